@@ -254,11 +254,6 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 }
 
 func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
-	select { // without a timer, as long as letters come
-	case d, open := <-l.deliveries:
-		return l.arrive(d, open)
-	default:
-	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for asked, empty := 0, 0; ; {
@@ -310,13 +305,6 @@ func (l *look) take(d amqp091.Delivery) *amqp091.Delivery {
 	l.size += len(d.Body)
 	l.note(&d)
 	return &d
-}
-
-// further makes the look one letter longer: it has found one that was not there at the start. After a lost connection
-// the broker may give newer letters back in front of older ones.
-func (l *look) further() {
-	l.total++
-	l.left++
 }
 
 // remove acknowledges a letter. It may be called by any goroutine.

@@ -67,21 +67,18 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	if err != nil {
 		return Pruned{}, err
 	}
-	p := pruning{board: b, store: s, whole: map[string][]*retired{}}
+	p := pruning{board: b, store: s, all: map[string]*retired{}, whole: map[string][]*retired{}}
 	p.find()
-	var names []string
-	for _, q := range p.all {
-		names = append(names, q.name)
+	s.refresh(ctx, b.queues, slices.Collect(maps.Keys(p.all)))
+	for name, q := range p.all {
+		q.left = q.left || b.queues[name].Messages > 0 || b.queues[name].Consumers > 0
 	}
-	s.refresh(ctx, b.queues, names)
-	for _, q := range p.all {
-		q.left = q.left || b.queues[q.name].Messages > 0 || b.queues[q.name].Consumers > 0
-	}
-	if !options.DryRun && slices.ContainsFunc(p.all, func(q *retired) bool { return !q.left }) {
+	all := slices.Collect(maps.Values(p.all))
+	if !options.DryRun && slices.ContainsFunc(all, func(q *retired) bool { return !q.left }) {
 		err = p.run(ctx)
 	}
 	var pruned Pruned
-	for _, q := range p.all {
+	for _, q := range all {
 		if q.left {
 			pruned.Left = append(pruned.Left, q.name)
 		} else if err == nil {
@@ -110,7 +107,7 @@ type retired struct {
 type pruning struct {
 	*board
 	store   *Store
-	all     []*retired            // queues that may be removed
+	all     map[string]*retired   // queues that may be removed, by their names
 	whole   map[string][]*retired // tiers of groups without a work queue
 	channel wire.Reopening
 }
@@ -120,7 +117,7 @@ func (p *pruning) find() {
 	add := func(name string, together *fate) *retired {
 		q := &retired{name: name, fate: cmp.Or(together, &fate{}), alone: together == nil}
 		q.quorum = p.queues[name].Arguments[queuearg.QueueType] == string(topology.Quorum)
-		p.all = append(p.all, q)
+		p.all[name] = q
 		return q
 	}
 	back := func(work, key string) management.Binding {
@@ -182,17 +179,14 @@ func (p *pruning) run(ctx context.Context) error {
 // use these. It removes the work queues that have left a group from its return exchange: what waits comes back through
 // the alternate exchange.
 func (p *pruning) unbind() error {
-	goes := map[string]bool{}
-	for _, q := range p.all {
-		goes[q.name] = q.alone && !q.left
-	}
 	for at := range p.bindings {
 		work, _ := naming.QueueOfKey(at.Key)
 		group, isGroup := p.prefix.GroupOfReturn(at.Exchange)
 		left := isGroup && p.judged[work] && p.groups[work] != group
 		isMember := at.Queue == work && at.Key == naming.MemberKey(work)
 		isInbox := at.Queue == p.prefix.InboxQueue(work) && at.Key == naming.AnyReturnKey(work)
-		if goes[at.Queue] || left && (isMember || isInbox) {
+		q := p.all[at.Queue]
+		if q != nil && q.alone && !q.left || left && (isMember || isInbox) {
 			if err := p.unbindOne(at); err != nil {
 				return err
 			}
@@ -242,21 +236,16 @@ func (p *pruning) wait(ctx context.Context) error {
 func (p *pruning) removeGroup(group string, tiers []*retired) error {
 	for _, q := range tiers {
 		used, err := p.used(q)
-		if err != nil {
+		if q.left = q.left || used; q.left || err != nil {
 			return err
 		}
-		q.left = q.left || used
-	}
-	if tiers[0].left {
-		return nil
 	}
 	out := p.prefix.GroupReturnExchange(group)
 	for _, exchange := range []string{out, p.prefix.GroupExchange(group)} {
 		err := p.over("delete exchange", exchange, func(channel *amqp091.Channel) error {
 			return channel.ExchangeDelete(exchange, exchange == out, false)
 		})
-		if refusal.IsCode(err, amqp091.PreconditionFailed) {
-			tiers[0].left = true
+		if tiers[0].left = refusal.IsCode(err, amqp091.PreconditionFailed); tiers[0].left {
 			return nil
 		}
 		if err != nil {

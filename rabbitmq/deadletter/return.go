@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -106,20 +107,17 @@ func (l *look) returns() iter.Seq[batch] {
 		most = mostOrdered
 	}
 	return func(yield func(batch) bool) {
-		rest := l.gets
-		alone := func(after int) bool {
-			for ; len(rest) > 0 && rest[0].after == after; rest = rest[1:] {
+		rest, begin := l.gets, uint64(1)
+		for n := range len(l.consumers) + 1 {
+			for ; len(rest) > 0 && rest[0].after == n; rest = rest[1:] {
 				if !l.settled.has(rest[0].tag) && !yield(batch{last: rest[0].tag, letters: 1, alone: true}) {
-					return false
+					return
 				}
 			}
-			return true
-		}
-		begin := uint64(1)
-		for n, last := range l.consumers {
-			if !alone(n) {
+			if n == len(l.consumers) {
 				return
 			}
+			last := l.consumers[n]
 			next := batch{alone: len(rest) > 0 && rest[0].tag < last}
 			for tag := begin; tag <= last; tag++ {
 				if l.settled.has(tag) || slices.ContainsFunc(l.gets, func(g getTag) bool { return g.tag == tag }) {
@@ -138,7 +136,6 @@ func (l *look) returns() iter.Seq[batch] {
 			}
 			begin = last + 1
 		}
-		alone(len(l.consumers))
 	}
 }
 
@@ -155,9 +152,9 @@ func (l *look) ready() int {
 type bits struct {
 	mu    sync.Mutex
 	tags  big.Int
-	all   int    // members
-	after uint64 // a tag
-	later int    // members after it
+	all   atomic.Int64 // members
+	after uint64       // a tag
+	later int          // members after it
 }
 
 // begin counts from here on the members after a tag, for since.
@@ -173,17 +170,11 @@ func (b *bits) since() (after uint64, members int) {
 	return b.after, b.later
 }
 
-func (b *bits) members() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all
-}
-
 func (b *bits) set(tag uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tags.SetBit(&b.tags, int(tag), 1)
-	b.all++
+	b.all.Add(1)
 	if tag > b.after {
 		b.later++
 	}

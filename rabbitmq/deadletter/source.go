@@ -39,7 +39,9 @@ func (s *source) Next(ctx context.Context) (redrive.Item, error) {
 		if !s.Sent(l) {
 			return s.item(d, l), nil
 		}
-		s.look.further()
+		// the look is one letter longer: after a lost connection the broker may give newer letters back first
+		s.look.total++
+		s.look.left++
 		if err := s.look.keep(ctx, d); err != nil {
 			return nil, err
 		}
@@ -266,7 +268,7 @@ func (c *caution) after(l *look, err error) error {
 	}
 	if c.careful { // it is among the first ones now
 		c.first = 0
-	} else if c.careful = true; l.settled.members() == 0 {
+	} else if c.careful = true; l.settled.all.Load() == 0 {
 		c.first = l.received
 	}
 	return fmt.Errorf("%w: %w: %w", errLost, errCareful, reason)
@@ -296,7 +298,7 @@ func (l *look) single() bool { return l.caution.careful && l.received >= l.cauti
 
 // unsettled is how many letters of the look, and of the one that it is a part of, are fetched and not acknowledged.
 func (l *look) unsettled() int {
-	n := l.received - l.settled.members()
+	n := l.received - int(l.settled.all.Load())
 	if l.of != nil {
 		n += l.of.unsettled()
 	}

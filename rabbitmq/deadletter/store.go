@@ -223,7 +223,10 @@ func (b *browsing) once(ctx context.Context) (err error) {
 	for {
 		d, err := look.next(ctx)
 		if err != nil {
-			b.again(look.total)
+			b.most, b.before = look.total, map[uint64]int{} // another look is at as many letters
+			for _, hash := range b.seen {
+				b.before[hash]++
+			}
 			return b.caution.after(look, err)
 		}
 		if d == nil {
@@ -245,15 +248,6 @@ func (b *browsing) isNew(l *letters.Letter) bool {
 	}
 	b.seen = append(b.seen, hash)
 	return true
-}
-
-// again prepares another look at so many letters.
-func (b *browsing) again(total int) {
-	b.most = total
-	b.before = map[uint64]int{}
-	for _, hash := range b.seen {
-		b.before[hash]++
-	}
 }
 
 // Export writes the letters of a queue that the filter selects, one line of JSON each, and removes none. It returns
