@@ -74,11 +74,11 @@ func (g *Groups) Add(l *Letter) {
 		if g.groups == nil {
 			g.groups = map[Cause]*counted{}
 		}
-		group = &counted{Group: Group{Cause: of, Example: l.ID}}
+		group = &counted{Group: Group{Cause: of, Example: l.ID}, keys: map[string]int{}}
 		g.groups[of] = group
 	default:
 		if g.other == nil {
-			g.other = &counted{Group: Group{Example: l.ID, Other: true}}
+			g.other = &counted{Group: Group{Example: l.ID, Other: true}, keys: map[string]int{}}
 		}
 		group = g.other
 	}
@@ -101,9 +101,6 @@ func (g *counted) addKey(key string) {
 		return
 	}
 	g.keyed++
-	if g.keys == nil {
-		g.keys = map[string]int{}
-	}
 	switch _, found := g.keys[key]; {
 	case len(key) > maxKey: // no key of the library
 	case found, len(g.keys) < maxKeys:

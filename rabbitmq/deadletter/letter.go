@@ -58,14 +58,17 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	was := original(d, prefix)
 	l.Metadata, l.Headers = message.Metadata{}, map[string]any{}
 	for key, value := range was.Headers {
-		if text, isText := value.(string); !isText {
+		switch text, isText := value.(string); {
+		case !isText:
 			l.Headers[key] = value
-		} else if key != publisher.UUIDHeader {
+		case key == publisher.UUIDHeader:
+			delete(was.Headers, key)
+		default:
 			l.Metadata[key] = text
 		}
 	}
 	l.Properties = properties(d, &was, l, death, prefix)
-	l.ID = id(d, l)
+	l.ID = id(d, was.Headers)
 	return l
 }
 
@@ -135,16 +138,11 @@ func published(
 
 // id returns the UUID, or else the message-id, or else a hash of what stays the same while the message dies again and
 // again.
-func id(d *amqp091.Delivery, l *letters.Letter) string {
+func id(d *amqp091.Delivery, app amqp091.Table) string {
 	uuid, _ := d.Headers[publisher.UUIDHeader].(string)
 	if id := cmp.Or(uuid, d.MessageId); id != "" {
 		return id
 	}
-	app := make(amqp091.Table, len(l.Metadata)+len(l.Headers))
-	for key, value := range l.Metadata {
-		app[key] = value
-	}
-	maps.Copy(app, l.Headers)
 	sum := sha256.Sum256(headers.AppendValue(headers.AppendValue(nil, app), d.Body))
 	return "#" + hex.EncodeToString(sum[:8])
 }

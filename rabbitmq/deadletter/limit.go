@@ -1,10 +1,10 @@
 package deadletter
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,27 +42,24 @@ const (
 	statePause  = time.Second
 )
 
-// limitOf returns the delivery limit of a quorum queue from its argument and that of its policies. Either is nil
-// where it is not set. known is false where the policies are not known; then the argument decides only where no
-// policy can change the answer.
-func limitOf(version string, argument, policy *int64, known bool) limit {
-	old := isOld(version)
-	lowest := cmp.Or(argument, policy)
-	if argument != nil && policy != nil {
-		n := min(*policy, *argument)
-		if !old && n < 0 { // from 4.0 on a limit takes the place of no limit
-			n = max(*policy, *argument)
-		}
-		lowest = &n
+// limitOf returns the delivery limit of a quorum queue from those that are set, by its argument and by its policies.
+// known is false where the policies are not known; then the argument decides only where no policy can change the answer.
+func limitOf(version string, known bool, set ...int64) limit {
+	old, lowest := isOld(version), int64(-1)
+	if len(set) > 0 {
+		lowest = slices.Min(set)
+	}
+	if !old && len(set) > 0 && lowest < 0 { // from 4.0 on a limit takes the place of no limit
+		lowest = slices.Max(set)
 	}
 	switch {
-	case lowest != nil && *lowest < 0 && old:
+	case len(set) > 0 && lowest < 0 && old:
 		return 0 // -1 is below the first count
-	case !known && (lowest == nil || limit(*lowest) >= lowestLimit || *lowest < 0):
+	case !known && (lowest < 0 || limit(lowest) >= lowestLimit):
 		return unknown
-	case lowest != nil && *lowest >= 0:
-		return limit(*lowest)
-	case lowest == nil && !old:
+	case lowest >= 0:
+		return limit(lowest)
+	case len(set) == 0 && !old:
 		return defaultLimit
 	}
 	return never
@@ -126,14 +123,26 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		l.limit = never
 		return false, nil
 	}
-	own, policy := number(set.Arguments, queuearg.DeliveryLimit), number(set.Effective, "delivery-limit")
-	l.limit = limitOf(version, own, policy, set.Effective != nil)
+	var limits []int64
+	var texts []string
+	for _, by := range []struct {
+		name  string
+		value any
+	}{
+		{"its " + queuearg.DeliveryLimit, set.Arguments[queuearg.DeliveryLimit]},
+		{"the delivery-limit of its policy", set.Effective["delivery-limit"]},
+	} {
+		if n, is := by.value.(int64); is {
+			limits, texts = append(limits, n), append(texts, fmt.Sprintf("%s is %d", by.name, n))
+		}
+	}
+	l.limit = limitOf(version, set.Effective != nil, limits...)
 	if l.limit != unknown && l.limit < lowestLimit && !s.config.AnyLimit {
 		return false, fmt.Errorf("the queue %q is not read: %s, and RabbitMQ %s drops a letter that is given back "+
 			"more often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An "+
 			"argument of a queue cannot be changed: redrive the letters, or export and discard them. To do that at "+
 			"the risk of losing some, set Config.AnyLimit (wmretry: "+
-			"--any-limit)", l.queue, limitText(own, policy), version, lowestLimit)
+			"--any-limit)", l.queue, strings.Join(texts, ", "), version, lowestLimit)
 	}
 	if l.limit.far() || !workqueue.CountsRequeues(version) || s.config.AnyLimit {
 		return false, nil
@@ -150,24 +159,6 @@ func (l limit) String() string {
 		return "it has no delivery limit"
 	}
 	return fmt.Sprintf("its delivery limit is %d", int64(l))
-}
-
-func limitText(own, policy *int64) string {
-	var all []string
-	if own != nil {
-		all = append(all, fmt.Sprintf("its %s is %d", queuearg.DeliveryLimit, *own))
-	}
-	if policy != nil {
-		all = append(all, fmt.Sprintf("the delivery-limit of its policy is %d", *policy))
-	}
-	return strings.Join(all, ", ")
-}
-
-func number(arguments map[string]any, key string) *int64 {
-	if n, is := arguments[key].(int64); is {
-		return &n
-	}
-	return nil
 }
 
 // settings returns what is known of a queue. Without the management API that is nothing, but before RabbitMQ 4.0 its

@@ -47,7 +47,13 @@ func TestLimitOf(t *testing.T) {
 		"argument of 0, where policies are unknown": {later, is(0), nil, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, row.want, limitOf(row.version, row.argument, row.policy, row.known))
+			var set []int64
+			for _, n := range []*int64{row.argument, row.policy} {
+				if n != nil {
+					set = append(set, *n)
+				}
+			}
+			assert.Equal(t, row.want, limitOf(row.version, row.known, set...))
 		})
 	}
 }

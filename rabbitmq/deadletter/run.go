@@ -229,8 +229,7 @@ func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive)
 		return letters.Summary{}, fmt.Errorf("%q is not the queue of a tier: it must be <work queue or "+
 			"group>.%s.<delay>, such as orders.%[2]s.10s", tier, string(s.prefix))
 	}
-	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" ||
-		options.Again {
+	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" || options.Again {
 		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Again are for letters, and " +
 			"messages on a tier are none: leave them out")
 	}
