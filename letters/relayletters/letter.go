@@ -21,9 +21,9 @@ import (
 
 // letter describes a message of a dead-letter topic.
 func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
-	letter := &letters.Letter{
-		ID: msg.UUID, Queue: topic, Kind: letters.Unknown, Metadata: ownMetadata(msg.Metadata), Payload: msg.Payload,
-	}
+	own := letters.Fresh(msg).Metadata
+	delete(own, letters.RedrivenKey)
+	letter := &letters.Letter{ID: msg.UUID, Queue: topic, Kind: letters.Unknown, Metadata: own, Payload: msg.Payload}
 	if letter.ID == "" {
 		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
 	}
@@ -40,15 +40,6 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
 	}
 	return letter
-}
-
-// ownMetadata is the metadata of the app.
-func ownMetadata(all message.Metadata) message.Metadata {
-	own := maps.Clone(all)
-	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey) {
-		delete(own, key)
-	}
-	return own
 }
 
 // fresh returns the message of a letter as it is published again: with its history, and without its record but the

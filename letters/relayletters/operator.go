@@ -113,10 +113,7 @@ func (o operator) Import(ctx context.Context, from io.Reader, options letters.Re
 				"--queue, or set --prefix", topic, s.topics().Dead(""))
 		}
 		return redrive.Line{Size: len(text), Put: func(ctx context.Context) error {
-			return change(ctx, func(ctx context.Context) error {
-				msg.SetContext(ctx)
-				return s.config.Publisher.Publish(topic, msg)
-			})
+			return s.publish(ctx, topic, msg)
 		}}, err
 	})
 	return run.Finish(cause(ctx, err), false)

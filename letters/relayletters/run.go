@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -110,11 +111,7 @@ func (s *source) Settle() error { return nil }
 
 // Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key.
 func (s *source) Unconsumed(ctx context.Context, target string) string {
-	looker, can := s.store.config.Reader.(operate.Looker)
-	if !can {
-		return ""
-	}
-	all, _ := looker.Waiting(ctx)
+	all, _ := s.store.looker.Waiting(ctx)
 	for _, w := range all {
 		if s.store.topics().Return(w.Name) == target && w.Consumers != nil && *w.Consumers == 0 {
 			return w.Name
@@ -152,10 +149,7 @@ func (i *item) Find(ctx context.Context) error {
 
 func (i *item) Send(ctx context.Context) (doubtful int, err error) {
 	target, msg := i.Target(), fresh(i.Message, i.letter, i.run.Entry(i.letter.Record))
-	if err := change(ctx, func(ctx context.Context) error {
-		msg.SetContext(ctx)
-		return i.store.config.Publisher.Publish(target, msg)
-	}); err != nil {
+	if err := i.store.publish(ctx, target, msg); err != nil {
 		return 1, fmt.Errorf("cannot publish letter %q to topic %q; the letter stays: %w", i.letter.ID, target, err)
 	}
 	if err := i.Remove(ctx); err != nil {
@@ -172,6 +166,14 @@ func (i *item) Remove(ctx context.Context) error {
 		return fmt.Errorf("cannot remove letter %q from topic %q: %w", i.letter.ID, i.topic, err)
 	}
 	return nil
+}
+
+// publish publishes a letter.
+func (s *Store) publish(ctx context.Context, topic string, msg *message.Message) error {
+	return change(ctx, func(ctx context.Context) error {
+		msg.SetContext(ctx)
+		return s.config.Publisher.Publish(topic, msg)
+	})
 }
 
 // change runs a publish or a removal. It goes on after the end of the call's context, because half of the two is a

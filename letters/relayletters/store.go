@@ -99,6 +99,7 @@ type Store struct {
 	part
 
 	config Config
+	looker operate.Looker // the Reader, or blind
 	closed context.Context
 	end    context.CancelCauseFunc
 
@@ -113,12 +114,11 @@ func Open(config Config) (*Store, error) {
 	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid relayletters.Config", err)
 	}
-	s := &Store{config: config}
-	looker, can := config.Reader.(operate.Looker)
-	if !can {
-		looker = blind{}
+	s := &Store{config: config, looker: blind{}}
+	if looker, can := config.Reader.(operate.Looker); can {
+		s.looker = looker
 	}
-	s.part = operate.PartOf(operator{looker, s})
+	s.part = operate.PartOf(operator{s.looker, s})
 	s.closed, s.end = context.WithCancelCause(context.Background())
 	return s, nil
 }

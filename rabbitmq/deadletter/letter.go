@@ -67,7 +67,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 			l.Metadata[key] = text
 		}
 	}
-	l.Properties = properties(d, &was, l, death, prefix)
+	l.Properties = properties(d, &was, l, prefix)
 	l.ID = id(d, was.Headers)
 	return l
 }
@@ -91,12 +91,10 @@ func targetOfOrphan(key, orphans string) string {
 }
 
 // properties returns those that the message was first published with.
-func properties(
-	d, was *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix,
-) map[string]string {
+func properties(d, was *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix) map[string]string {
 	exchange, key := was.Exchange, was.RoutingKey
 	if exchange == "" {
-		exchange, key = published(d, l, death, prefix)
+		exchange, key = published(d, l, prefix)
 	}
 	named := map[string]string{"exchange": exchange, "routing_key": key}
 	for name, property := range texts(was) {
@@ -116,13 +114,12 @@ func properties(
 }
 
 // published returns the exchange and routing key that a message without headers of them was first published with.
-func published(
-	d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix,
-) (exchange, key string) {
+func published(d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix) (exchange, key string) {
 	switch l.Kind {
 	case letters.Library, letters.Orphan: // the middleware leaves them out for the default exchange
 		return "", l.Target
 	case letters.Broker:
+		death, _ := headers.NewestDeath(d.Headers)
 		exchange, _ = death["exchange"].(string)
 		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
 			key, _ = keys[0].(string)

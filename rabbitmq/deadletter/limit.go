@@ -14,7 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -111,10 +110,7 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		l.limit = never // beyond the limit of a tier the broker sends a message back to its work queue
 		return false, nil
 	}
-	set, err := s.settings(ctx, l.connection, l.queue)
-	if err != nil {
-		return false, err
-	}
+	set := l.settings(ctx)
 	if set.AutoDelete {
 		return false, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, when "+
 			"a consumer ends that has looked at it; bind a queue that stays in its place", l.queue)
@@ -163,24 +159,19 @@ func (l limit) String() string {
 
 // settings returns what is known of a queue. Without the management API that is nothing, but before RabbitMQ 4.0 its
 // arguments, where the user may declare it: with a limit of -1 the first look would drop all letters.
-func (s *Store) settings(
-	ctx context.Context, connection *wire.Connection, queue string,
-) (set management.Queue, cause error) {
-	if s.config.Management != "" {
-		client, err := s.managementClient()
-		if err != nil {
-			return set, err
-		}
-		if set, cause = client.Limits(ctx, queue); cause == nil {
-			return set, nil
+func (l *look) settings(ctx context.Context) (set management.Queue) {
+	var cause error
+	if client, err := l.store.managementClient(); err == nil {
+		if set, cause = client.Limits(ctx, l.queue); cause == nil {
+			return set
 		}
 		set = management.Queue{}
 	}
-	if isOld(connection.Version()) {
-		idle := workqueue.NewIdle(connection)
+	if isOld(l.connection.Version()) {
+		idle := workqueue.NewIdle(l.connection)
 		defer idle.Close()
 		have, _, err := workqueue.Arguments(idle, topology.Queue{
-			Name: queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own
+			Name: l.queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own
 				queuearg.QueueType: string(topology.Quorum), queuearg.DeliveryLimit: int64(1_000_000),
 				queuearg.QueueLeaderLocator: queuearg.Balanced,
 			},
@@ -193,9 +184,9 @@ func (s *Store) settings(
 		}
 	}
 	if cause != nil {
-		s.logger.Info("The delivery limit of a queue is not known", watermill.LogFields{
-			"queue": queue, "cause": cause.Error(),
+		l.store.logger.Info("The delivery limit of a queue is not known", watermill.LogFields{
+			"queue": l.queue, "cause": cause.Error(),
 		})
 	}
-	return set, nil
+	return set
 }

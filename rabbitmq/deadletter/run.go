@@ -134,7 +134,7 @@ func (c *call) once(ctx context.Context) (err error) {
 		}
 	}
 	if !c.Options.DryRun {
-		unlock, err := c.store.lock(ctx, connection, c.queue, c.Counted())
+		unlock, err := c.lock(ctx, connection)
 		if err != nil {
 			return err
 		}
@@ -179,13 +179,10 @@ func notConnected(err error) error {
 	return fmt.Errorf("%w: %w: %w", errLost, errNotConnected, err)
 }
 
-// lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this
-// call may still have the lock.
-func (s *Store) lock(
-	ctx context.Context, connection *wire.Connection, queue string, again bool,
-) (unlock func(), err error) {
-	name, deadline := queue+".lock", time.Now().Add(lockPause)
-	if again {
+// lock makes this connection the only one that changes the queue, until unlock.
+func (c *call) lock(ctx context.Context, connection *wire.Connection) (unlock func(), err error) {
+	queue, name, deadline := c.queue, c.queue+".lock", time.Now().Add(lockPause)
+	if c.Counted() { // an earlier connection of this call may still have the lock
 		deadline = time.Now().Add(lockPatience)
 	}
 	for {
