@@ -98,18 +98,17 @@ func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	base := fileName(line.ID)
 	name := strings.TrimLeft(goName(redaction.Hide(config.Name)), "_") // go ignores files that begin with "_"
 	file := "testdata/" + base + ".json"
-	test := &GoTest{Name: "Test" + strings.ToUpper(name[:1]) + name[1:] + "_" + goName(base)}
+	function := "Test" + strings.ToUpper(name[:1]) + name[1:] + "_" + goName(base)
 	pkg := strings.ToLower(name)
 	if !token.IsIdentifier(pkg) {
 		pkg = "letters"
 	}
-	test.Files = map[string][]byte{
+	files := map[string][]byte{
 		file: written,
-		name + "_" + base + "_test.go": fmt.Appendf(nil, testFile, cmp.Or(config.Package, pkg), test.Name,
+		name + "_" + base + "_test.go": fmt.Appendf(nil, testFile, cmp.Or(config.Package, pkg), function,
 			strconv.QuoteToASCII(cut(line.ID, maxShownID)), strconv.Quote(file)),
 	}
-	test.Redacted = redaction.Used()
-	return test, nil
+	return &GoTest{Name: function, Files: files, Redacted: redaction.Used()}, nil
 }
 
 // testFile is the format of the file of a test: its package, its name, the ID of the letter and the file of the letter.
@@ -206,14 +205,12 @@ func (g *GoTest) Write(folder string, overwrite bool) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, root.Close()) }()
 	var made []string
 	defer func() {
-		if err != nil {
-			for _, path := range made {
-				err = errors.Join(err, root.RemoveAll(path)) // also where it was renamed
-			}
+		for _, path := range made {
+			err = errors.Join(err, root.RemoveAll(path)) // also where it was renamed
 		}
+		err = errors.Join(err, root.Close())
 	}()
 	create := func(path string, content []byte) error {
 		file, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -246,6 +243,7 @@ func (g *GoTest) Write(folder string, overwrite bool) (err error) {
 			return err
 		}
 	}
+	made = nil // they stay
 	return nil
 }
 

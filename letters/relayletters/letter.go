@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -55,8 +54,7 @@ func fresh(msg *message.Message, letter *letters.Letter, entry letters.PastRedri
 
 // appendLine appends a letter as one line of JSON, in the form that RabbitMQ's letters have. The UUID is a header.
 func appendLine(b []byte, msg *message.Message, l *letters.Letter) ([]byte, error) {
-	headers := message.Metadata{}
-	maps.Copy(headers, msg.Metadata)
+	headers := msg.Copy().Metadata
 	headers[letterline.UUIDHeader] = msg.UUID
 	table, _ := letterline.Table(headers) // each text can be written
 	topic := letterline.EncodeText(l.Queue)

@@ -35,9 +35,7 @@ func (blind) Check(context.Context) (operate.Checked, error)     { return operat
 // Waiting implements operate.Operator. It also reads the first dead letter of each topic, for its time.
 func (o operator) Waiting(ctx context.Context) ([]operate.Waiting, error) {
 	all, err := o.Looker.Waiting(ctx)
-	if all == nil {
-		all = []operate.Waiting{}
-	}
+	all = append([]operate.Waiting{}, all...) // an empty list is no null
 	for i := range all {
 		w := &all[i]
 		if relaytopic.IsKey(w.Name) {

@@ -222,7 +222,8 @@ func (c *comparison) exchange(want topology.Exchange) {
 	differs = append(differs, workqueue.Differences(want.Name, amqp091.Table{"type": want.Kind, "durable": want.Durable},
 		amqp091.Table{"type": have.Type, "durable": have.Durable})...)
 	for _, d := range differs {
-		c.conflict("exchange", d, deleteExchange)
+		c.conflict("exchange", d,
+			"delete the exchange while no app uses it and declare it again, or use another prefix")
 	}
 }
 
@@ -268,11 +269,8 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 	}
 }
 
-const (
-	deleteQueue = "delete the queue once it is empty and declare it again, configure the value that it has, or use " +
-		"another prefix"
-	deleteExchange = "delete the exchange while no app uses it and declare it again, or use another prefix"
-)
+const deleteQueue = "delete the queue once it is empty and declare it again, configure the value that it has, or use " +
+	"another prefix"
 
 // settable are the arguments of a queue without one that a policy can set.
 var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.MessageTTL, queuearg.DeadLetterExchange,

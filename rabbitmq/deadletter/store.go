@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"io"
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -173,10 +174,11 @@ func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter)
 	}
 }
 
+// A visitor gets a letter, and reports whether it wants another one.
+type visitor func(*amqp091.Delivery, *letters.Letter) bool
+
 // browse calls visit for each letter that the filter selects, until it returns false.
-func (s *Store) browse(
-	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) bool,
-) error {
+func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter, visit visitor) error {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ type browsing struct {
 	*Store
 	queue   string
 	filter  letters.Filter
-	visit   func(*amqp091.Delivery, *letters.Letter) bool
+	visit   visitor
 	caution caution
 	most    int // letters to look at; negative: all that are there
 
@@ -302,7 +304,7 @@ func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) 
 }
 
 // countBound returns how many processes get a request, or 0 where the management API does not answer.
-func (s *Store) countBound(ctx context.Context, exchange string, wait time.Duration) (count int) {
+func (s *Store) countBound(ctx context.Context, exchange string, wait time.Duration) int {
 	client, err := s.managementClient()
 	if err != nil {
 		return 0
@@ -310,10 +312,6 @@ func (s *Store) countBound(ctx context.Context, exchange string, wait time.Durat
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	bindings, _ := client.Bindings(ctx)
-	for b := range bindings {
-		if b.Exchange == exchange {
-			count++
-		}
-	}
-	return count
+	maps.DeleteFunc(bindings, func(b management.Binding, _ bool) bool { return b.Exchange != exchange })
+	return len(bindings)
 }
