@@ -42,7 +42,8 @@ const (
 )
 
 // limitOf returns the delivery limit of a quorum queue from those that are set, by its argument and by its policies.
-// known is false where the policies are not known; then the argument decides only where no policy can change the answer.
+// known is false where the policies are not known; then the argument decides only where no policy can change the
+// answer.
 func limitOf(version string, known bool, set ...int64) limit {
 	old, lowest := isOld(version), int64(-1)
 	if len(set) > 0 {
