@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
@@ -33,15 +34,19 @@ func main() {
 	defer stop()
 	var faults []error
 	for name := range strings.SplitSeq(*backends, ",") {
-		nodes := []string{""}
+		nodes := []node{{}}
 		if *brokers != "" && strings.HasPrefix(name, "rabbitmq") {
-			nodes = strings.Split(*brokers, ",")
+			nodes = nil
+			for entry := range strings.SplitSeq(*brokers, ",") {
+				version, url, _ := strings.Cut(entry, "=")
+				nodes = append(nodes, node{name: version, url: url, tool: *tool})
+			}
 		}
-		for _, node := range nodes {
-			counts, err := measure(ctx, name, broker{node, *tool}, *messages, *kills)
+		for _, n := range nodes {
+			counts, err := measure(ctx, name, n, *messages, *kills)
 			fmt.Println(counts)
 			if err != nil {
-				faults = append(faults, fmt.Errorf("%s %s: %w", name, node, err))
+				faults = append(faults, fmt.Errorf("%s %s: %w", name, n.name, err))
 			}
 		}
 	}
@@ -51,29 +56,24 @@ func main() {
 	}
 }
 
-// A broker is a RabbitMQ with a name, as name=url. Empty: the server of the backend.
-type broker struct{ node, tool string }
+// A node is a RabbitMQ that the tool kills and starts by its name. Empty: the server of the backend.
+type node struct{ name, url, tool string }
 
-func (b broker) name() string {
-	name, _, _ := strings.Cut(b.node, "=")
-	return name
-}
-
-// server returns the broker, which a command restarts by its name.
-func (b broker) server() (*servers.Server, error) {
-	name, url, found := strings.Cut(b.node, "=")
-	if !found {
-		return nil, errors.New("-brokers: an entry does not have the form name=url")
+// server returns the server of a run. Its Restart is nil where it cannot be restarted.
+func (n node) server(ctx context.Context, backend registry.Entry) (s *servers.Server, err error) {
+	kill, start := os.Getenv("BROKER_KILL"), os.Getenv("BROKER_START")
+	if n.name != "" {
+		s, kill, start = &servers.Server{URL: n.url, Stop: func() {}}, n.tool+" kill "+n.name, n.tool+" start "+n.name
+	} else if s, err = backend.Server(ctx); err != nil {
+		return nil, err
 	}
-	s := &servers.Server{URL: url, Stop: func() {}}
-	if b.tool != "" {
+	if s.Restart == nil && kill != "" && start != "" {
 		s.Restart = func(context.Context) error {
-			for _, verb := range []string{"kill", "start"} {
-				if _, err := child.Shell(b.tool, verb, name); err != nil {
-					return err
-				}
+			_, err := child.Shell(kill)
+			if err == nil {
+				_, err = child.Shell(start)
 			}
-			return nil
+			return err
 		}
 	}
 	return s, nil

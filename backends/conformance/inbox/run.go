@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,8 +51,6 @@ type run struct {
 
 	worker
 	counts
-	entry    registry.Entry
-	named    broker
 	broker   *servers.Server
 	postgres *servers.Server
 	db       *sql.DB
@@ -71,12 +68,12 @@ type run struct {
 const stalled = 90 * time.Second
 
 // measure makes a run with so many messages, in which processes are killed so often.
-func measure(ctx context.Context, backend string, named broker, messages, kills int) (c counts, err error) {
-	r := &run{messages: messages, kills: kills, named: named, invoices: map[string]map[string]bool{}}
-	r.counts = counts{backend: strings.TrimSpace(backend + " " + named.name()), messages: messages}
+func measure(ctx context.Context, backend string, n node, messages, kills int) (c counts, err error) {
+	r := &run{messages: messages, kills: kills, invoices: map[string]map[string]bool{}}
+	r.counts = counts{backend: strings.TrimSpace(backend + " " + n.name), messages: messages}
 	r.worker = worker{Backend: backend, Name: strings.ToLower(rand.Text()[:8])}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, n); err != nil {
 		return r.counts, err
 	}
 	err = r.disturb(ctx)
@@ -86,8 +83,9 @@ func measure(ctx context.Context, backend string, named broker, messages, kills 
 	return r.counts, errors.Join(err, r.count())
 }
 
-func (r *run) open(ctx context.Context) (err error) {
-	if r.entry, err = registry.Find(r.Backend); err != nil {
+func (r *run) open(ctx context.Context, n node) error {
+	entry, err := registry.Find(r.Backend)
+	if err != nil {
 		return err
 	}
 	if r.postgres, err = servers.PostgreSQL(ctx); err != nil {
@@ -100,12 +98,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if _, err := r.db.ExecContext(ctx, "CREATE TABLE effects (message text NOT NULL)"); err != nil {
 		return err
 	}
-	if r.named.node != "" {
-		r.broker, err = r.named.server()
-	} else {
-		r.broker, err = r.entry.Server(ctx)
-	}
-	if err != nil {
+	if r.broker, err = n.server(ctx, entry); err != nil {
 		return err
 	}
 	r.URL = r.broker.URL
@@ -220,23 +213,11 @@ func (r *run) loseNothing(ctx context.Context) error {
 
 // restartBroker kills the broker and starts it again on its data.
 func (r *run) restartBroker(ctx context.Context) error {
-	kill, start := os.Getenv("BROKER_KILL"), os.Getenv("BROKER_START")
-	switch {
-	case r.broker.Restart != nil:
-		if err := errors.Join(r.broker.Restart(ctx), r.loseNothing(ctx)); err != nil {
-			return err
-		}
-	case kill != "" && start != "":
-		for _, command := range []string{kill, start} {
-			if _, err := child.Shell(command); err != nil {
-				return err
-			}
-		}
-	default:
+	if r.broker.Restart == nil {
 		return nil
 	}
 	r.brokerRestarts++
-	return nil
+	return errors.Join(r.broker.Restart(ctx), r.loseNothing(ctx))
 }
 
 // redrive redrives all dead letters. What stays, for example because the broker is away, is redriven later.
@@ -280,7 +261,13 @@ func (r *run) finish(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return r.stop()
+	for i, worker := range r.children {
+		if err := worker.Stop(); err != nil { // as an operator does
+			return fmt.Errorf("a worker: %w", err)
+		}
+		r.children[i] = nil
+	}
+	return nil
 }
 
 // await waits for a condition. It fails where no effect is new for too long.
@@ -302,47 +289,21 @@ func (r *run) await(ctx context.Context, is func() bool) error {
 	return nil
 }
 
-// stop ends the workers as an operator does.
-func (r *run) stop() error {
-	for i, c := range r.children {
-		if c == nil {
-			continue
-		}
-		if err := c.Stop(); err != nil {
-			return fmt.Errorf("a worker: %w", err)
-		}
-		r.children[i] = nil
-	}
-	return nil
-}
-
 // count counts the effects and the invoices.
 func (r *run) count() error {
 	r.counts.duplicates = r.repeats.Load()
 	if r.db == nil {
 		return errors.New("there is no database")
 	}
-	rows, err := r.db.Query("SELECT message, count(*) FROM effects WHERE message <> 'last' GROUP BY message")
-	if err != nil {
+	const query = "SELECT count(DISTINCT message), count(*) FROM effects WHERE message <> 'last'"
+	var orders, effects int
+	if err := r.db.QueryRow(query).Scan(&orders, &effects); err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }()
-	r.effectsMissing, r.effectsTwice, r.producedMissing, r.producedChanged = r.counts.messages, 0, 0, 0
-	for rows.Next() {
-		var order string
-		var n int
-		if err := rows.Scan(&order, &n); err != nil {
-			return err
-		}
-		r.effectsMissing--
-		r.effectsTwice += n - 1
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
+	r.effectsMissing, r.effectsTwice = r.counts.messages-orders, effects-orders
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.producedMissing = r.counts.messages - len(r.invoices)
+	r.producedMissing, r.producedChanged = r.counts.messages-len(r.invoices), 0
 	for _, uuids := range r.invoices {
 		r.producedChanged += len(uuids) - 1
 	}

@@ -15,7 +15,7 @@ func TestKills(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			const messages, kills = 200, 3
-			counts, err := measure(t.Context(), backend, broker{}, messages, kills)
+			counts, err := measure(t.Context(), backend, node{}, messages, kills)
 			t.Log(counts)
 			require.NoError(t, err)
 			assert.Equal(t, kills, counts.kills)

@@ -49,40 +49,36 @@ func (w worker) app() pubsub.App {
 func (w worker) orders() string   { return "orders" + w.Name }
 func (w worker) invoices() string { return "invoices" + w.Name }
 
-// open waits for a database that starts again.
-func (w worker) open(ctx context.Context, logger watermill.LoggerAdapter) (*inbox.Inbox, error) {
-	db, err := sql.Open("pgx", w.Database)
-	if err != nil {
-		return nil, err
-	}
+// until waits for a server that starts again.
+func until[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	for {
-		box, err := inbox.New(db, inbox.Config{CreateTable: true}, logger)
+		value, err := do()
 		if err == nil || ctx.Err() != nil {
-			return box, err
+			return value, err
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// connect waits for a broker that starts again.
+// connect waits for the broker.
 func (w worker) connect(ctx context.Context, app pubsub.App, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	backend, err := pubsub.Open(w.Backend, w.URL, logger)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		connection, err := backend.Connect(app)
-		if err == nil || ctx.Err() != nil {
-			return connection, err
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return until(ctx, func() (retry.Connection, error) { return backend.Connect(app) })
 }
 
 func (w worker) run(ctx context.Context) error {
 	child.EndWithParent()
 	logger := process.Logger()
-	box, err := w.open(ctx, logger)
+	db, err := sql.Open("pgx", w.Database)
+	if err != nil {
+		return err
+	}
+	box, err := until(ctx, func() (*inbox.Inbox, error) {
+		return inbox.New(db, inbox.Config{CreateTable: true}, logger)
+	})
 	if err != nil {
 		return err
 	}
