@@ -168,15 +168,6 @@ func Spread(values []float64) string {
 	return fmt.Sprintf("%s (%s to %s)", Digits(Median(values)), Digits(slices.Min(values)), Digits(slices.Max(values)))
 }
 
-// Ratios divides the values of two sides, round by round.
-func Ratios(ours, theirs []float64) []float64 {
-	all := make([]float64, len(ours))
-	for round := range all {
-		all[round] = ours[round] / theirs[round]
-	}
-	return all
-}
-
 // Together calls a function n times at the same time, and returns all errors.
 func Together(n int, do func(i int) error) error {
 	faults := make([]error, n)
@@ -186,21 +177,4 @@ func Together(n int, do func(i int) error) error {
 	}
 	group.Wait()
 	return errors.Join(faults...)
-}
-
-// Alternate measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is
-// first in each round. It returns the figures of each side by round.
-func Alternate(rounds, sides int, measure func(side int) (float64, error)) ([][]float64, error) {
-	all := make([][]float64, sides)
-	for round := range rounds {
-		for i := range sides {
-			side := (i + round) % sides
-			value, err := measure(side)
-			if err != nil {
-				return nil, err
-			}
-			all[side] = append(all[side], value)
-		}
-	}
-	return all, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,20 +64,31 @@ func (p *Program) Claim(name, series string, value float64) {
 	fmt.Println(p.Add(name, series, value))
 }
 
-// Ratio prints the figures of two sides by rounds, each divided by that of the other side, and claims their median.
+// Ratio divides the figures of two sides round by round, prints the ratios, and claims their median.
 func (p *Program) Ratio(name, series string, ours, theirs []float64) {
-	all := Ratios(ours, theirs)
+	all := slices.Clone(ours)
+	for round := range all {
+		all[round] /= theirs[round]
+	}
 	fmt.Printf("%s, by rounds: %s\n", name, Spread(all))
 	p.Claim(name, series, Median(all))
 }
 
-// Compare measures sides in turns, prints the figures of each, and returns them.
+// Compare measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is first
+// in each round. It prints the figures of each side, and returns them by round.
 func (p *Program) Compare(
 	title string, rounds int, sides []string, measure func(side int) (float64, error),
 ) ([][]float64, error) {
-	figures, err := Alternate(cmp.Or(p.rounds, p.Size(rounds, 1)), len(sides), measure)
-	if err != nil {
-		return nil, err
+	figures := make([][]float64, len(sides))
+	for round := range cmp.Or(p.rounds, p.Size(rounds, 1)) {
+		for i := range sides {
+			side := (i + round) % len(sides)
+			figure, err := measure(side)
+			if err != nil {
+				return nil, err
+			}
+			figures[side] = append(figures[side], figure)
+		}
 	}
 	for i, side := range sides {
 		fmt.Printf("%s, %s: %s\n", title, side, Spread(figures[i]))
