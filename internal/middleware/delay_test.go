@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/internal/middleware"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -96,29 +94,32 @@ func never(then retry.Action) retry.Rule {
 
 var errNever = errors.New("never")
 
-// A message that has not failed yet has an age from its first arrival, so that MaxAge ends what a stranger has delayed.
+// A message that has not failed yet has an age from its first arrival, so that MaxAge ends what a stranger has delayed. The
+// requested delay stays in the metadata: it is waited for before the first try only.
 func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	for name, row := range map[string]struct {
-		delayed   time.Duration
-		late      time.Duration // in the work queue, after each round
-		wantCalls int
+		delayed time.Duration
+		late    time.Duration // in the work queue, after each round
+		calls   int
+		topic   string // of the last copy
 	}{
-		"it would be too old":             {2 * time.Hour, 0, 0},
-		"it is too old after some rounds": {50 * time.Minute, time.Minute, 0},
-		"it is not too old":               {time.Hour, 0, 1},
+		"it would be too old":             {2 * time.Hour, 0, 0, "dead.orders"},
+		"it is too old after some rounds": {50 * time.Minute, time.Minute, 0, "dead.orders"},
+		"it is not too old":               {59 * time.Minute, 0, 1, "1s.orders"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
 			msg, arrived, calls := messageOf(routed), time.Now(), 0
-			msg.Metadata[delay.DelayedForKey] = row.delayed.String()
+			msg.Metadata[delay.DelayedForKey] = row.delayed.String() // as a program without Watermill writes it
 			handles(t, tiered.Middleware(notCalled(t)), msg)
-			rounds(t, routed, tiered, sent, counting(&calls, nil), row.late)
-			assert.Equal(t, row.wantCalls, calls)
-			assert.Equal(t, row.wantCalls == 0, sent.record(t).DeadReason == retry.DeadReasonExpired)
+			rounds(t, routed, tiered, sent, counting(&calls, errDown), row.late)
+			last := sent.record(t)
+			assert.Equal(t, []any{row.calls, row.topic, row.calls, row.calls == 0},
+				[]any{calls, sent.last().topic, last.Failures, last.DeadReason == retry.DeadReasonExpired})
+			assert.Zero(t, last.Remaining)
 			for _, c := range sent.copies {
 				record, _ := retry.ReadRecord(c.msg.Metadata)
 				assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
-				assert.Zero(t, record.Failures)
 			}
 		})
 	}
@@ -184,22 +185,6 @@ func TestTiersHaveTheLanes(t *testing.T) {
 	}
 	assert.Equal(t, want.Tiers(), config.Tiers())
 	assert.Len(t, config.Tiers(), 17)
-}
-
-// A delay that was requested in the metadata stays there: it is waited for before the first try only.
-func TestTheFailureOfADelayedMessageWaitsByTheSchedule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals = true })
-		msg, began := messageOf(routed), time.Now()
-		msg.Metadata[delay.DelayedForKey] = "7s" // as a program without Watermill writes it
-		handles(t, tiered.Middleware(notCalled(t)), msg)
-		assert.Equal(t, []string{"5s", "1s", "1s"}, rounds(t, routed, tiered, sent, failing(errDown)))
-		assert.Equal(t, 7*time.Second, time.Since(began))
-		last := sent.last()
-		assert.Equal(t, "1s.orders", last.topic)
-		assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
-		assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
-	})
 }
 
 func TestArrivalsThatAreNotDelayed(t *testing.T) {
