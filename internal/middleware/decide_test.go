@@ -136,6 +136,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, acked by the handler, shutdown":    {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: retry.Settled}},
 		"fails, too large for a tier":              {situation{called: true, refused: unpublished.TooLarge}, because(errDown), dead(retry.DeadReasonTooLarge)},
 		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: unpublished.TooLarge}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
+		"fails, with a forged last form":           {situation{called: true, record: retry.Record{LeftOff: "forged"}}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Second), tier: second, delay: time.Second}},
+		"fails, refused, with a forged last form":  {situation{called: true, record: retry.Record{LeftOff: "forged"}, refused: unpublished.Refused}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
 		"fails, refused":                           {situation{called: true, refused: unpublished.Refused}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
 		"fails, the dead letter is refused":        {situation{called: true, refused: unpublished.Refused, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
 		"fails, cannot be published":               {situation{called: true, unpublished: true}, because(errDown), decision{outcome: retry.GivenBack}},

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -20,18 +22,28 @@ import (
 
 var errNoBroker = errors.New("no broker")
 
+// A publisher may modify the message that it publishes. No other destination than the dead-letter queue can take a dead
+// letter.
 func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		failedAt := time.Now()
-		sent.fail = until(time.Minute, errNoBroker)
-		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-		copied := sent.only(t)
-		assert.Equal(t, "1", copied.msg.Metadata[recordkey.Failures])
-		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[recordkey.LastFailedAt])
-		assert.LessOrEqual(t, time.Since(failedAt), time.Minute+5*time.Second, "the longest pause is 5 s")
-		assert.Less(t, sent.tries, 40, "with back-off")
-	})
+	for refusal, failure := range map[error]error{
+		errNoBroker: errDown, errRefused: backoff.Permanent(errDown), errRejected: backoff.Permanent(errDown),
+		errTooLarge: backoff.Permanent(errDown),
+	} {
+		bubble(t, fmt.Sprint(refusal, failure), func(t *testing.T) {
+			tiered, sent := setup(t, func(c *settings) { c.Publisher = modifying{c.Publisher} })
+			failedAt := time.Now()
+			sent.fail = until(time.Minute, refusal)
+			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
+			copied, record := sent.only(t), sent.record(t)
+			assert.Equal(t, []any{1, "abc", "order 1", failure != errDown, copied.topic == "1s.orders"},
+				[]any{record.Failures, copied.msg.Metadata["trace"], string(copied.msg.Payload),
+					record.DeadReason == retry.DeadReasonPermanent, failure == errDown})
+			assert.True(t, record.LastFailedAt.Equal(failedAt))
+			assert.GreaterOrEqual(t, time.Since(failedAt), time.Minute)
+			assert.LessOrEqual(t, time.Since(failedAt), time.Minute+5*time.Second, "the longest pause is 5 s")
+			assert.Less(t, sent.tries, 40, "with back-off")
+		})
+	}
 }
 
 // The hold ends at once where something else ends it than MaxHold. Its error has both reasons.
@@ -71,16 +83,6 @@ func TestWhatEndsAHold(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(sent.began), row.most)
 		})
 	}
-}
-
-// A publisher may modify the message that it publishes.
-func TestEveryPublishGetsANewCopy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *settings) { c.Publisher = modifying{c.Publisher} })
-		sent.fail = times(2, errNoBroker)
-		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
-	})
 }
 
 // modifying is a publisher that modifies each message that it could not publish.
@@ -214,22 +216,6 @@ func (e refusedText) Error() string { return string(e) }
 
 func refusedWith(text string) error {
 	return &unpublished.Error{Kind: unpublished.Refused, Err: refusedText(text)}
-}
-
-// TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.
-func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
-	for tier, fails := range map[string]func(int) error{"takes the copy": nil, "refuses it": firstly(refusedWith("refused"))} {
-		bubble(t, tier, func(t *testing.T) {
-			tiered, sent := setup(t)
-			sent.fail = fails
-			msg := messageOf(routed)
-			msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "1", topic
-			msg.Metadata[recordkey.DeadReason], msg.Metadata[recordkey.LeftOff] = "x", "forged"
-			handles(t, tiered.Middleware(failing(errDown)), msg)
-			assert.Zero(t, time.Since(sent.began), "it is not held")
-			assert.NotContains(t, sent.only(t).msg.Metadata, recordkey.LeftOff)
-		})
-	}
 }
 
 // TestARefusalWithoutATextIsARefusal: the dead letter gets its last form, and is then tried once a minute.

@@ -25,7 +25,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// What a handler produces with an error is dropped.
+// What a handler produces with an error is dropped. A redriven message has failed never before: all of its retries are
+// left. It keeps its history, on its tiers and as a dead letter.
 func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
@@ -33,6 +34,8 @@ func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) 
 			return []*message.Message{message.NewMessage("2", nil)}, fmt.Errorf("billing: %w", errDown)
 		})
 		msg := messageOf(routed)
+		redrivenTwice().Write(msg.Metadata)
+		history := msg.Metadata[letters.RedrivenKey]
 		for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
 			produced, err := h(msg)
 			require.NoError(t, err, "the router acks the message once its copy is published")
@@ -46,7 +49,7 @@ func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) 
 		}
 		wants := func(failures, last string, others message.Metadata) message.Metadata {
 			maps.Copy(others, message.Metadata{
-				"trace": "abc", recordkey.Failures: failures, recordkey.Topic: topic, recordkey.Handler: handler,
+				"trace": "abc", letters.RedrivenKey: history, recordkey.Failures: failures, recordkey.Topic: topic, recordkey.Handler: handler,
 				recordkey.FirstFailedAt: "2000-01-01T00:00:00.000Z", recordkey.LastFailedAt: last,
 				recordkey.Reason: "billing: the bank is down", recordkey.ErrorType: "*errors.errorString",
 			})
@@ -167,26 +170,6 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 func redrivenTwice() letters.Redriven {
 	once := letters.Redriven{}.Add(letters.PastRedrive{Run: "run 0", By: "me", At: time.Unix(0, 0)})
 	return once.Add(letters.PastRedrive{Run: "run 1", By: "me", At: time.Unix(1, 0)})
-}
-
-// A redriven message has failed never before: all of its retries are left. It keeps its history, on its tiers and as a
-// dead letter.
-func TestARedrivenMessageCountsFromZero(t *testing.T) {
-	t.Parallel()
-	for last, failure := range map[int]error{5: errDown, 1: backoff.Permanent(errDown)} {
-		tiered, sent := setup(t)
-		msg := messageOf(routed)
-		redrivenTwice().Write(msg.Metadata)
-		for failures := 1; failures <= last; failures++ {
-			handles(t, tiered.Middleware(failing(failure)), msg)
-			assert.Equal(t, failures, sent.record(t).Failures)
-			assert.Equal(t, failures == last, sent.record(t).DeadReason != "")
-			read, found := letters.ReadRedriven(sent.last().msg.Metadata)
-			require.True(t, found)
-			assert.Equal(t, redrivenTwice(), read)
-			msg = redelivered(routed, sent.last())
-		}
-	}
 }
 
 // The router's context has the return topic, which must not appear in records and events.

@@ -181,20 +181,6 @@ func snoozeLater(c *settings) {
 	c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "later", If: retry.Is(errLater), Then: retry.Snooze(time.Second)})
 }
 
-// No other destination can take it.
-func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
-	for _, refusal := range []error{errRefused, errRejected, errTooLarge} {
-		bubble(t, refusal.Error(), func(t *testing.T) {
-			tiered, sent := setup(t)
-			sent.fail = until(time.Minute, refusal)
-			handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), messageOf(routed))
-			assert.Equal(t, retry.DeadReasonPermanent, sent.record(t).DeadReason)
-			assert.GreaterOrEqual(t, time.Since(sent.began), time.Minute)
-			assert.Less(t, sent.tries, 40, "with back-off")
-		})
-	}
-}
-
 func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 	for _, row := range []struct {
 		name    string

@@ -60,7 +60,7 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// Each of its copies may have arrived.
+// Each of its copies may have arrived. A dead letter has no other destination.
 func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 	for name, row := range map[string]struct {
 		errs  map[string]error
@@ -80,18 +80,23 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 			map[string]error{"1s": errUnconfirmed, "5s": errRejected, "1m": errRejected}, 0, 2*time.Minute + time.Second,
 			[]string{"1s at 0s", "5s at 1m0s", "1m at 1m0s", "1s at 1m0s", "1s at 2m0s"}, true,
 		},
-		"a short MaxHold": {
-			map[string]error{"1s": errUnconfirmed}, 0, 10 * time.Second, []string{"1s at 0s"}, true,
+		"a short MaxHold": {map[string]error{"1s": errUnconfirmed}, 0, 10 * time.Second, []string{"1s at 0s"}, true},
+		"a dead letter": {
+			map[string]error{"dead": errUnconfirmed}, 30 * time.Second, 2 * time.Minute, []string{"dead at 0s", "dead at 1m0s", "dead at 2m0s"}, true,
 		},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, observing, func(c *settings) { c.Policy.MaxHold = row.hold })
 			sent.errs, sent.takes = row.errs, row.takes
-			_, err := tiered.Middleware(failing(errDown))(messageOf(routed))
+			failure := errDown
+			if row.errs["dead"] != nil {
+				failure = backoff.Permanent(errDown)
+			}
+			_, err := tiered.Middleware(failing(failure))(messageOf(routed))
 			if row.err {
 				require.ErrorIs(t, err, errDown)
 				require.ErrorContains(t, err, "held for MaxHold")
-				assert.Equal(t, row.hold, time.Since(sent.began), "MaxHold is over all of it")
+				assert.Equal(t, row.hold+row.takes, time.Since(sent.began), "MaxHold is over all of it, but the last publish")
 				assert.Equal(t, []retry.Outcome{retry.Held, retry.GivenBack}, sent.outcomes(), "held once")
 			} else {
 				require.NoError(t, err)
@@ -100,21 +105,6 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 			assert.Equal(t, row.tried, sent.tried)
 		})
 	}
-}
-
-func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		sent.errs, sent.takes = map[string]error{"dead": errUnconfirmed}, 30*time.Second
-		_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
-		require.ErrorContains(t, err, "held for MaxHold")
-		var want []string
-		for minute := range 11 {
-			want = append(want, "dead at "+(time.Duration(minute)*time.Minute).String())
-		}
-		assert.Equal(t, want, sent.tried)
-		assert.Equal(t, 10*time.Minute+30*time.Second, time.Since(sent.began), "MaxHold, and one PublishTimeout")
-	})
 }
 
 // withoutBreaker returns a handler whose subscription follows its gate, and the end of that subscription.
