@@ -129,16 +129,18 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 	assert.Contains(t, sent.logs.String(), "rules_test.go:", "the place of the panic")
 }
 
-func TestRulesMatchPanics(t *testing.T) {
+func TestRulesMatchWhatIsNoErrorOfTheHandler(t *testing.T) {
 	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{
 			{If: retry.As[*retry.PanicError](), Then: retry.DeadLetter("panic")},
 			{If: retry.Is(apps.ErrNilMessage), Then: retry.DeadLetter("nil")},
+			{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")},
 		}
 	})
 	for want, h := range map[string]message.HandlerFunc{
 		"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
 		"nil":   func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil },
+		"open":  failing(gobreaker.ErrOpenState),
 	} {
 		handles(t, tiered.Middleware(h), messageOf(routed))
 		assert.Equal(t, want, sent.last().msg.Metadata[recordkey.DeadReason])
@@ -302,11 +304,4 @@ func TestErrorsThatCountNoFailure(t *testing.T) {
 			assert.Equal(t, row.want, sent.events[0].Rule)
 		})
 	}
-	t.Run("a rule for a circuit breaker", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *settings) {
-			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
-		})
-		handles(t, tiered.Middleware(failing(gobreaker.ErrOpenState)), messageOf(routed))
-		assert.Equal(t, "open", sent.only(t).msg.Metadata[recordkey.DeadReason])
-	})
 }
