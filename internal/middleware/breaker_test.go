@@ -164,12 +164,9 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 		"the app's own kind":   {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } }},
 		"not the app's kind":   {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return false } }},
 		"kind panics":          {nil, repeat(errDown, 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { panic("bug") } }},
-		"deadline":             {nil, repeat(context.DeadlineExceeded, 10), true, nil},
-		"rule: retry with":     {nil, repeat(errDown, 10), true, rule(retry.RetryWith(backoff.Schedule{time.Second}))},
 		"rule: retry after":    {nil, repeat(errDown, 10), true, rule(retry.RetryAfter(time.Second))},
 		"rule: snooze":         {nil, repeat(errDown, 50), false, rule(retry.Snooze(time.Second))},
 		"rule: dead-letter":    {nil, repeat(errDown, 50), false, rule(retry.DeadLetter("invalid"))},
-		"rule: discard":        {nil, repeat(errDown, 50), false, rule(retry.Discard())},
 		"no breaker":           {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker = nil }},
 		"uncounted in between": {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
 	} {

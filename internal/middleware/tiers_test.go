@@ -26,17 +26,12 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 		rest    string
 	}{
 		"the next longer tier":   {errDown, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
-		"the longest tier":       {errDown, map[string]error{"1s": errRejected, "5s": errRejected}, []string{"1s", "5s", "1m"}, "", ""},
 		"a shorter tier":         {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected}, []string{"1m", "5s"}, "", "55s"},
 		"the shortest tier":      {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"1m", "5s", "1s"}, "", "59s"},
-		"longer first":           {backoff.RetryAfter(errDown, 5*time.Second), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"5s", "1m", "1s"}, "", "4s"},
 		"the dead-letter queue":  {errDown, map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}, []string{"1s", "5s", "1m", "dead"}, retry.DeadReasonNoTier, ""},
 		"too large":              {errDown, map[string]error{"1s": errTooLarge}, []string{"1s", "dead"}, retry.DeadReasonTooLarge, ""},
 		"refused":                {errDown, map[string]error{"1s": errRefused}, []string{"1s", "dead"}, retry.DeadReasonRefused, ""},
-		"of a snooze, refused":   {errLater, map[string]error{"1s": errRefused}, []string{"1s", "dead"}, retry.DeadReasonRefused, ""},
-		"of a snooze":            {errLater, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
 		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge}, []string{"1s", "5s", "dead"}, retry.DeadReasonTooLarge, ""},
-		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retry.DeadReasonRefused, ""},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, snoozeLater, observing)
