@@ -419,23 +419,6 @@ func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
 	}
 }
 
-func TestFailuresAtAShutdownSayNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16)
-		stopping := make(chan struct{})
-		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate, Stopping: stopping})
-		var ends []func(error)
-		for range 10 {
-			ends = append(ends, b.start())
-		}
-		close(stopping)
-		for _, end := range ends {
-			end(context.Canceled)
-		}
-		assert.Equal(t, []int{-1}, b.valve.all())
-	})
-}
-
 func TestRulePausesAtOnce(t *testing.T) {
 	for name, configured := range map[string]*retry.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
 		bubble(t, name, func(t *testing.T) {

@@ -133,11 +133,13 @@ func TestFailureWhileTheSubscriptionEnds(t *testing.T) {
 		"permanent": {backoff.Permanent(errDown), "dead.orders"}, "none": {nil, ""},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			tiered, sent, s, logs := setupBound(t)
+			tiered, sent, s, logs := setupBound(t, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Least: 1} })
+			s.binding.Gate = gate.New(16)
 			_, err := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				s.stop()
 				return nil, row.failure
 			}))(messageOf(s.bind(routed)))
+			assert.Equal(t, row.topic == "1s.orders", len(s.binding.Gate.Paused()) == 1, "what is given back is no sign")
 			if row.topic != "" {
 				require.NoError(t, err)
 				assert.Equal(t, row.topic, sent.only(t).topic)
