@@ -86,12 +86,9 @@ func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
 // The handlers of a group share the messages: those of a paused one go to the others.
 func TestTheGroupOfAPausedHandlerGoesOn(t *testing.T) {
 	inApp(t, func(t *testing.T, app *retrytest.App) {
-		var mu sync.Mutex
 		var by []string
 		for _, name := range []string{"first", "second"} {
 			app.AddConsumerHandler(app.Router, name, "orders", func(*message.Message) error {
-				mu.Lock()
-				defer mu.Unlock()
 				by = append(by, name)
 				return nil
 			})
