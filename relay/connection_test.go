@@ -320,13 +320,6 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 	})
 }
 
-type closing struct {
-	message.Publisher
-	closed int
-}
-
-func (c *closing) Close() error { c.closed++; return nil }
-
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retry.Options{
 		"Order.Key is set: only RabbitMQ has it":     {{Order: retry.Order{Key: func(*message.Message) string { return "" }}}},
@@ -485,16 +478,15 @@ func TestConnectionClosesWhatItMade(t *testing.T) {
 }
 
 func TestPublisherOfBothIsClosedOnce(t *testing.T) {
-	both := &closing{}
+	var order []string
 	c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-		both.Publisher = c.AppPublisher
-		c.Publisher, c.AppPublisher = both, nil
+		c.Publisher, c.AppPublisher = noted{Publisher: c.AppPublisher, name: "both", order: &order}, nil
 	})
 	c.publish("1")
 	require.NoError(t, c.Publisher().Close())
-	assert.Zero(t, both.closed)
-	require.NoError(t, c.Close())
-	assert.Equal(t, 1, both.closed)
+	assert.Empty(t, order)
+	require.ErrorContains(t, c.Close(), "both is stuck")
+	assert.Equal(t, []string{"both"}, order)
 }
 
 // TestHandlerWithoutTheMiddleware: gochannel delivers a nacked message again at once.
