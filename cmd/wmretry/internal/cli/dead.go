@@ -157,7 +157,7 @@ func (e *env) explain(err error) error {
 		return fmt.Errorf("%w (here: --to %s)", err, e.of())
 	case errors.Is(err, letters.ErrNoQueue):
 		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err,
-			e.advised("wmretry status"+e.ofRabbitMQ(" --all")))
+			e.advised("wmretry status"+only(e.kind == backend.RabbitMQ, " --all")))
 	}
 	return err
 }

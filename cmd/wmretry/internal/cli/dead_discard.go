@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func (d *discard) Validate() error {
 }
 
 func (d *discard) run(ctx context.Context, at place, _ []string) error {
-	options, beyond := d.Discard, limited
+	options, beyond, exported := d.Discard, "", ""
 	if !d.yes && !d.DryRun {
 		confirmed, err := d.confirm(ctx, at)
 		if err != nil || confirmed == 0 {
@@ -54,7 +55,6 @@ func (d *discard) run(ctx context.Context, at place, _ []string) error {
 			beyond = "the number that you confirmed"
 		}
 	}
-	exported := ""
 	if d.export != "" && !d.DryRun {
 		file, err := newFile(d.export)
 		if err != nil {
@@ -64,7 +64,7 @@ func (d *discard) run(ctx context.Context, at place, _ []string) error {
 		options.Export, exported = file, d.export
 	}
 	r := d.env.report("discard", at.queue, at.queue, asRedrive(options))
-	r.Beyond, r.Export = beyond, exported
+	r.Beyond, r.Export = cmp.Or(beyond, r.Beyond), exported
 	options.Progress = r.meter.show
 	summary, err := at.Discard(ctx, at.queue, options)
 	r.end(ctx, summary)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -23,14 +22,6 @@ func newRedriveCommand(e *env) *cobra.Command {
 	}))
 	c.Hidden = e.kind.Keeps
 	return c
-}
-
-// ofRabbitMQ returns a text of RabbitMQ only.
-func (e *env) ofRabbitMQ(text string) string {
-	if e.kind == backend.RabbitMQ {
-		return text
-	}
-	return ""
 }
 
 // redrive runs a redrive, and prints its summary in any case.

@@ -34,9 +34,6 @@ type report struct {
 	filter letters.Filter
 }
 
-// limited is the usual report.Beyond.
-const limited = "--limit"
-
 // words are those of one command about its letters.
 type words struct{ verb, Done, Would, Kept, Unseen, From string }
 
@@ -62,7 +59,7 @@ var commandWords = map[string]words{
 // report begins the report of a command that changes a queue, and shows its progress. of names what it changes.
 func (e *env) report(command, queue, of string, o letters.Redrive) *report {
 	r := &report{Command: command, Queue: queue, DryRun: o.DryRun, env: e, Words: commandWords[command], filter: o.Filter,
-		Beyond: limited}
+		Beyond: "--limit"}
 	verb := r.Words.verb
 	if r.DryRun {
 		verb = "selected"
