@@ -27,14 +27,13 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 		return nil
 	}
 	all := variables{
-		"error-type": &selected.ErrorType, "cause": &selected.Cause, "dead-reason": &selected.DeadReason,
-		"handler": &selected.Handler, "reason": reads(&selected.Reason, expression),
+		"error-type": texts(&selected.ErrorType), "cause": texts(&selected.Cause),
+		"dead-reason": texts(&selected.DeadReason), "handler": texts(&selected.Handler),
+		"reason":     reads(&selected.Reason, expression),
 		"older-than": reads(&selected.OlderThan, age("--older-than")),
 		"newer-than": reads(&selected.NewerThan, age("--newer-than")),
+		"key":        reader{"string", func(key string) error { return metadata(recordkey.Key, key) }},
 		"id": reader{"stringArray", func(id string) error {
-			if id == "" { // alone it would select all letters
-				return usage("--id is empty: it selects no letter. If it is a variable of the shell, that is not set")
-			}
 			selected.IDs = append(selected.IDs, ids(id)...)
 			return nil
 		}},
@@ -45,15 +44,23 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 			}
 			return metadata(key, value)
 		}},
-		"key": reader{"string", func(key string) error {
-			if key == "" {
-				return nil
+	}
+	for name, variable := range all {
+		of := variable.(reader)
+		all[name] = reader{of.kind, func(text string) error {
+			if text == "" { // alone it would select all letters
+				return usage("--%s is empty: it selects no letter. If it is a variable of the shell, that is not set", name)
 			}
-			return metadata(recordkey.Key, key)
-		}},
+			return of.read(text)
+		}}
 	}
 	maps.Copy(all, own)
 	return all
+}
+
+// texts returns a reader that sets a text.
+func texts(to *string) reader {
+	return reads(to, func(text string) (string, error) { return text, nil })
 }
 
 // selects reports whether a filter leaves any letter out.

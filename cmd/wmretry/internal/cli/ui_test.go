@@ -256,8 +256,7 @@ func TestKeyWord(t *testing.T) {
 	}
 }
 
-// TestIDs: an id has every character, and one that is empty, such as that of a variable that is not set, does not
-// select all letters.
+// TestIDs: an id has every character.
 func TestIDs(t *testing.T) {
 	var filter letters.Filter
 	c := &cobra.Command{}
@@ -268,14 +267,19 @@ func TestIDs(t *testing.T) {
 	}
 	assert.True(t, selects(filter))
 	assert.Equal(t, given, filter.IDs)
+}
 
+// TestAFilterIsNotEmpty: one that is empty, such as a variable that is not set, does not select all letters.
+func TestAFilterIsNotEmpty(t *testing.T) {
 	for _, command := range []string{"list", "discard", "redrive", "export"} {
-		for _, rest := range [][]string{nil, {"--id", "a"}, {"--handler", "billing"}} {
-			var stderr bytes.Buffer
-			e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
-			args := append([]string{"dead", command, "orders", "--id", ""}, rest...)
-			assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
-			assert.Contains(t, stderr.String(), "--id is empty: it selects no letter", args)
+		for flag := range filterFlags(&letters.Filter{}, nil) {
+			for _, rest := range [][]string{nil, {"--id", "a"}, {"--handler", "billing"}} {
+				var stderr bytes.Buffer
+				e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
+				args := append([]string{"dead", command, "orders", "--" + flag, ""}, rest...)
+				assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
+				assert.Contains(t, stderr.String(), "--"+flag+" is empty: it selects no letter", args)
+			}
 		}
 	}
 }
