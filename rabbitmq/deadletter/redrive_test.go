@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -88,6 +89,25 @@ func TestARedriveToTheQueueItself(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, "down", letter.Record.Reason)
 		}
+	})
+}
+
+// TestARedriveByAnotherUser than that of the URI: the broker takes only the user-id of the one who logs in.
+func TestARedriveByAnotherUser(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		b.declare(topologyOf("orders", "", nil, time.Second))
+		own := amqp091.Config{Dial: b.broker.Dial, SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "operator"}}}
+		store, err := deadletter.Open(deadletter.Config{URI: modelURI, AMQP: &own}, nil)
+		require.NoError(t, err)
+		defer store.Close()
+		for _, user := range []string{"guest", "operator"} {
+			b.broker.Publish("retry", "dead.orders", amqp091.Publishing{UserId: user})
+		}
+		_, err = store.Redrive(t.Context(), "orders.dead", letters.Redrive{})
+		require.NoError(t, err)
+		back := b.broker.Messages("orders")
+		require.Len(t, back, 2)
+		assert.Equal(t, []string{"", "operator"}, []string{back[0].UserId, back[1].UserId})
 	})
 }
 

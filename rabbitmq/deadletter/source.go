@@ -184,7 +184,7 @@ func (i *item) publishing() (amqp091.Publishing, error) {
 	if i.to.exchange != "" {
 		return same(i.delivery), nil
 	}
-	p := fresh(i.delivery, i.letter, i.store.prefix, i.Entry(i.letter.Record), i.store.uri.Username)
+	p := fresh(i.delivery, i.letter, i.store.prefix, i.Entry(i.letter.Record), i.look.connection.User)
 	if reason := headers.RawReason(i.delivery.Headers); reason != "" && i.letter.Kind == letters.Library {
 		return i.store.marshal(i.letter, p, reason)
 	}
