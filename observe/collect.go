@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -46,16 +47,11 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 
 // attach returns the observer of a Connection. traces is that of its spans.
 func (m *metrics) attach(observed backend.Observed, traces backend.Observer) backend.Observer {
-	if observed.Logger == nil {
-		observed.Logger = watermill.NopLogger{}
-	}
-	c := &connection{
-		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries),
-		counts: observed.System == "rabbitmq",
-	}
+	observed.Logger = cmp.Or[watermill.LoggerAdapter](observed.Logger, watermill.NopLogger{})
+	c := &connection{Observed: observed, totals: newTotals(m.config.MaxSeries)}
 	c.looks = &looks{Observed: observed, config: m.config, at: time.Now()}
 	c.looks.ctx, c.looks.stop = context.WithCancel(context.Background())
-	if !c.counts {
+	if observed.System != "rabbitmq" {
 		c.flights = newFlights(m.config.MaxSeries)
 	}
 	m.mu.Lock()
@@ -79,9 +75,7 @@ func (m *measured) Begin(e retry.Event) context.Context {
 	if m.flights == nil {
 		return ctx
 	}
-	if ctx != nil {
-		e.Context = ctx
-	}
+	e.Context = cmp.Or(ctx, e.Context)
 	return m.flights.begin(e)
 }
 
@@ -105,9 +99,7 @@ func (m *metrics) detach(c *connection) {
 	defer guard(m.logger, &m.failed, "The collection of the metrics panicked")
 	m.attached = slices.DeleteFunc(m.attached, func(other *connection) bool { return other == c })
 	c.gather(newFigures(m.config.MaxSeries), time.Now(), false) // the last counters
-	for _, r := range m.readings {
-		c.totals.addTo(m.ended, r)
-	}
+	c.totals.addTo(m.ended, m.readings)
 }
 
 // collect is the callback of a collection. It waits for nothing.
@@ -126,14 +118,14 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 		c.gather(own, now, true)
 		for _, r := range m.readings {
 			across := r.across
-			if r.Name == waiting.Name && !c.counts {
+			if r.Name == waiting.Name && c.flights != nil {
 				across = sum // each relay keeps messages of its own
 			}
 			for of, value := range own.each(r) {
 				all.add(r, across, value, of)
 			}
-			c.totals.addTo(all, r)
 		}
+		c.totals.addTo(all, m.readings)
 	}
 	for _, r := range m.readings {
 		for of, value := range all.each(r) {
@@ -157,11 +149,9 @@ var pauseReasons = []string{"paused", "failing", "holding"}
 // connection is a Connection that is measured.
 type connection struct {
 	backend.Observed
-	config  Config
-	counts  bool // Health counts deliveries and messages in flight
 	totals  totals
 	looks   *looks
-	flights *flights // nil: Health counts them
+	flights *flights // nil: Health counts deliveries and messages in flight
 	failed  bool     // Health has panicked
 }
 
@@ -207,7 +197,7 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	if s.Concurrency > 0 {
 		to.add(concurrency, sum, float64(s.Concurrency), handler)
 	}
-	if !c.counts {
+	if c.flights != nil {
 		return
 	}
 	to.add(calls, sum, float64(s.Calls), handler)
@@ -225,20 +215,6 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 }
 
 func one(yes bool) float64 { return either[float64](yes, 1, 0) }
-
-// addWaiting adds what waits.
-func addWaiting(to figures, all []backend.Waiting, now time.Time) {
-	for _, w := range all {
-		tier := ""
-		if w.Tier != 0 {
-			tier = w.Tier.String()
-		}
-		to.add(waiting, sum, float64(w.Messages), labels{string(w.Kind), w.Queue, tier})
-		if !w.NextDue.IsZero() {
-			to.add(waitingDue, smallest, age(now, w.NextDue), labels{w.Queue, tier})
-		}
-	}
-}
 
 // pauseFactor is how many times as long as a look the pause after it is at least.
 const pauseFactor = 20
@@ -265,7 +241,13 @@ func (l *looks) gather(to figures, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	addWaiting(to, l.figures, now)
+	for _, w := range l.figures {
+		tier := either(w.Tier != 0, w.Tier.String(), "")
+		to.add(waiting, sum, float64(w.Messages), labels{string(w.Kind), w.Queue, tier})
+		if !w.NextDue.IsZero() {
+			to.add(waitingDue, smallest, age(now, w.NextDue), labels{w.Queue, tier})
+		}
+	}
 	to.add(waitingAge, largest, age(l.at, now), labels{})
 	if !l.running && !now.Before(l.next) && l.ctx.Err() == nil {
 		l.running = true

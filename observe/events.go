@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -92,12 +93,7 @@ func (m *events) published(p backend.Published) {
 	m.record(ctx, publishDuration, max(p.Took, 0).Seconds(), labels{kind})
 }
 
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
-}
+func orBackground(ctx context.Context) context.Context { return cmp.Or(ctx, context.Background()) }
 
 // age returns how long ago a time was.
 func age(at, now time.Time) float64 { return max(now.Sub(at), 0).Seconds() }
@@ -117,34 +113,24 @@ type flights struct {
 	handlers map[string]int // how many each handler has; 0: it has had some
 }
 
-// A flight is a message that a handler has. It is the context of the message.
+// A flight is a message that a handler has. The context of the message has it.
 type flight struct {
-	context.Context
-	of      *flights
 	handler string
 	ended   bool
-}
-
-// Value implements context.Context.
-func (f *flight) Value(key any) any {
-	if of, is := key.(*flights); is && of == f.of {
-		return f
-	}
-	return f.Context.Value(key)
 }
 
 func newFlights(most int) *flights { return &flights{most: most, handlers: map[string]int{}} }
 
 // begin is the hook Begin.
 func (f *flights) begin(e retry.Event) context.Context {
-	one := &flight{Context: orBackground(e.Context), of: f, handler: e.Handler}
+	one := &flight{handler: e.Handler}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, known := f.handlers[one.handler]; !known && len(f.handlers) >= f.most {
 		one.handler = other
 	}
 	f.handlers[one.handler]++
-	return one
+	return context.WithValue(orBackground(e.Context), f, one)
 }
 
 // event is the hook Event. An event of a message whose handler was not called has no flight.

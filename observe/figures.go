@@ -20,7 +20,7 @@ func smallest(a, b float64) float64 { return min(a, b) }
 // same ones are beyond most at each collection.
 type series[V any] struct {
 	most  int
-	order map[string][]labels // by the name of the metric
+	order map[string][]labels // labels by the name of the metric
 	all   map[seriesKey]*V
 }
 
@@ -71,13 +71,15 @@ func (f figures) add(m Metric, combine merge, value float64, of labels) {
 	*before = value
 }
 
-// beyond returns the labels of the series for those beyond Config.MaxSeries: what the library itself names stays.
+// foreign are the labels whose values the app, or who publishes, chooses. The library itself names those of the others.
+var foreign = map[string]bool{
+	labelTopic: true, labelHandler: true, labelQueue: true, labelTier: true, labelKey: true,
+}
+
+// beyond returns the labels of the series for those beyond Config.MaxSeries.
 func beyond(m Metric, of labels) labels {
 	for i, name := range m.Labels {
-		switch {
-		case of[i] == "":
-		case name == labelTopic, name == labelHandler, name == labelQueue, name == labelTier, name == labelKey,
-			name == labelReason && m.across == nil: // it has names of rules
+		if of[i] != "" && (foreign[name] || name == labelReason && m.across == nil) { // that has names of rules
 			of[i] = other
 		}
 	}
@@ -101,10 +103,12 @@ func (t totals) see(m Metric, value float64, of labels) {
 	one.next = append(one.next, value)
 }
 
-// addTo adds the totals of a metric to figures.
-func (t totals) addTo(to figures, m Metric) {
-	for of, one := range t.each(m) {
-		to.add(m, sum, one.value, of)
+// addTo adds the totals of metrics to figures.
+func (t totals) addTo(to figures, all []Metric) {
+	for _, m := range all {
+		for of, one := range t.each(m) {
+			to.add(m, sum, one.value, of)
+		}
 	}
 }
 

@@ -80,7 +80,7 @@ func TestTotalsAreBounded(t *testing.T) {
 		all.done()
 	}
 	got := newFigures(10)
-	all.addTo(got, deliveries)
+	all.addTo(got, []Metric{deliveries})
 	values := map[labels]float64{}
 	for of, value := range got.each(deliveries) {
 		values[of] = value

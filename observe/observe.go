@@ -102,24 +102,19 @@ func (o *observer) measure() (*metrics, error) {
 	if o.metrics != nil || o.failed != nil {
 		return o.metrics, o.failed
 	}
-	meters, err := o.provider()
-	if err != nil || meters == nil {
+	meters, err := o.meters, error(nil)
+	switch {
+	case o.prometheus:
+		meters, err = register(o.registerer)
+	case o.meters == nil && o.tracers == nil:
+		err = errors.New("the meter provider and the tracer provider are nil: give at least one, such as " +
+			"otel.GetMeterProvider()")
+	}
+	if err != nil || meters == nil { // without an error, nothing is measured
 		return nil, err
 	}
 	o.metrics, o.failed = newMetrics(meters.Meter(scope), o.config)
 	return o.metrics, o.failed
-}
-
-// provider returns the meter provider, or nil where nothing is measured.
-func (o *observer) provider() (metric.MeterProvider, error) {
-	switch {
-	case o.prometheus:
-		return register(o.registerer)
-	case o.meters == nil && o.tracers == nil:
-		return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, " +
-			"such as otel.GetMeterProvider()")
-	}
-	return o.meters, nil
 }
 
 // register returns a meter provider whose metrics a Prometheus registry has.

@@ -52,13 +52,10 @@ func (a *attempt) Value(key any) any {
 // traceObserver returns the observer that makes the spans of a Connection.
 func traceObserver(tracers trace.TracerProvider, config Config, observed backend.Observed) *traces {
 	return &traces{
-		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
+		tracer:      tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
+		propagators: &propagators{configured: config.Propagator}, observed: observed,
 		handlers: map[spanKey]*handlerSpans{},
 	}
-}
-
-func newTracer(tracers trace.TracerProvider) trace.Tracer {
-	return tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))
 }
 
 // attemptOf returns the attempt of a context, or nil.
@@ -132,15 +129,15 @@ func notAfter(at, now time.Time) time.Time {
 }
 
 // lastRedrive returns the redrive that has brought a message whose handler is called for the first time since then.
-func lastRedrive(arrival *retry.Event) (letters.PastRedrive, bool) {
+func lastRedrive(arrival *retry.Event) (last letters.PastRedrive, redriven bool) {
 	if !arrival.Record.LastFailedAt.IsZero() {
-		return letters.PastRedrive{}, false
+		return last, false
 	}
-	history, redriven := letters.ReadRedriven(arrival.Metadata)
-	if !redriven || len(history.Redrives) == 0 {
-		return letters.PastRedrive{}, false
+	history, _ := letters.ReadRedriven(arrival.Metadata)
+	if n := len(history.Redrives); n > 0 {
+		return history.Redrives[n-1], true
 	}
-	return history.Redrives[len(history.Redrives)-1], true
+	return last, false
 }
 
 // previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it
@@ -165,10 +162,8 @@ func (t *traces) Event(e retry.Event) {
 			t.deadOnArrival(&e)
 		}
 	case e.Outcome == retry.Held:
-		if a.span.IsRecording() {
-			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
-				semconv.ErrorTypeKey.String(typeOf(e.Err))))
-		}
+		a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
+			semconv.ErrorTypeKey.String(typeOf(e.Err))))
 	default:
 		defer a.span.End()
 		if a.span.IsRecording() {

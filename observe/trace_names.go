@@ -76,10 +76,9 @@ func (t *traces) groupOf(key spanKey) string {
 		return ""
 	}
 	for _, s := range t.observed.Health().Subscriptions {
-		if s.Name == key.handler && s.Topic == key.topic {
-			if group, found := strings.CutPrefix(s.Queue, key.topic+"_"); found {
-				return group
-			}
+		group, found := strings.CutPrefix(s.Queue, key.topic+"_")
+		if found && s.Name == key.handler && s.Topic == key.topic {
+			return group
 		}
 	}
 	return ""

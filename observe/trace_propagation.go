@@ -126,12 +126,11 @@ func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config
 	if tracers == nil {
 		return publisher
 	}
-	t := &traces{tracer: newTracer(tracers), propagators: &propagators{},
-		observed: backend.Observed{System: systemOf(publisher)}}
+	var first Config
 	if len(config) > 0 {
-		t.propagators.configured = config[0].Propagator
+		first = config[0]
 	}
-	return tracedPublisher{publisher, t}
+	return tracedPublisher{publisher, traceObserver(tracers, first, backend.Observed{System: systemOf(publisher)})}
 }
 
 // systemOf returns the backend of a publisher as OpenTelemetry names it, or its Go type where OpenTelemetry has no
@@ -182,11 +181,9 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) err
 	err := p.Publisher.Publish(topic, copies...)
 	if err != nil {
 		for _, span := range spans {
-			if span.IsRecording() {
-				span.RecordError(err)
-				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
-				span.SetStatus(codes.Error, err.Error())
-			}
+			span.RecordError(err)
+			span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
+			span.SetStatus(codes.Error, err.Error())
 		}
 	}
 	return err
