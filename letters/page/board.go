@@ -51,11 +51,8 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	}
 	status, err := p.current(r.Context())
 	shown := newBoard(status)
-	shown.Further = p.config.Queues
+	shown.Err, shown.Further = explain(err), p.config.Queues
 	shown.Jobs, shown.Asks = p.jobs.views(), p.ask != nil
-	if err != nil {
-		shown.Err = explain(err)
-	}
 	p.renderLive(w, r, "board", "Board", shown)
 	return nil
 }
@@ -136,7 +133,7 @@ type arrivals struct {
 	seen []arrival      // the oldest first
 }
 
-// arrival is how many letters had come until a time.
+// arrival is how many letters had come since the status before.
 type arrival struct {
 	at time.Time
 	n  int
@@ -144,14 +141,9 @@ type arrival struct {
 
 func (a *arrivals) see(status letters.Status) {
 	now, dead := arrival{at: time.Now()}, map[string]int{}
-	if len(a.seen) > 0 {
-		now.n = a.seen[len(a.seen)-1].n
-	}
 	for _, work := range status.Queues {
 		dead[work.Dead.Queue] = work.Dead.Messages
-		if a.dead != nil {
-			now.n += max(0, work.Dead.Messages-a.dead[work.Dead.Queue])
-		}
+		now.n += max(0, work.Dead.Messages-a.dead[work.Dead.Queue])
 	}
 	a.dead, a.seen = dead, append(a.seen, now)
 	for len(a.seen) > 1 && now.at.Sub(a.seen[1].at) >= arrivalsIn {
@@ -164,15 +156,19 @@ func (a *arrivals) count() (letterCount int, in time.Duration) {
 	if len(a.seen) == 0 {
 		return 0, 0
 	}
-	first, last := a.seen[0], a.seen[len(a.seen)-1]
-	return last.n - first.n, last.at.Sub(first.at)
+	begin, later := a.seen[0].at, a.seen[1:] // what was there at the begin is not new
+	for _, one := range later {
+		letterCount, in = letterCount+one.n, one.at.Sub(begin)
+	}
+	return letterCount, in
 }
 
 type storesView struct {
 	Rows   []storeRow
-	Causes []*sharedCause
+	Causes []*causeRow
 	Hidden int // causes that are not shown
 	Looked bool
+	Died   deaths
 }
 
 // storeRow is one store. Its oldest letter is that of the status, or else of the last looks.
@@ -182,14 +178,6 @@ type storeRow struct {
 	In             time.Duration // the time in which they have come
 	Total          totals
 	Oldest, Looked time.Time
-}
-
-// sharedCause is a cause with its letters of all stores.
-type sharedCause struct {
-	letters.Group
-	died deaths
-	Bars []bar
-	In   []causeIn
 }
 
 type causeIn struct {
@@ -224,67 +212,53 @@ func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
 // row returns the figures of a store for the first view.
 func (p *Page) row(ctx context.Context, name string) storeRow {
 	status, err := p.current(ctx)
-	row := storeRow{Name: name, Total: newBoard(status).Total}
-	if err != nil {
-		row.Err = explain(err)
-	}
-	oldest := func(at time.Time) {
-		if !at.IsZero() && (row.Oldest.IsZero() || at.Before(row.Oldest)) {
-			row.Oldest = at
-		}
-	}
+	row := storeRow{Name: name, Err: explain(err), Total: newBoard(status).Total}
+	var died deaths
 	for _, work := range status.Queues {
-		oldest(work.OldestDead)
+		died.addTime(work.OldestDead)
 	}
 	p.statusLock.Lock()
 	row.New, row.In = p.arrivals.count()
 	p.statusLock.Unlock()
-	p.tallyLock.Lock()
-	defer p.tallyLock.Unlock()
-	for _, t := range p.tallies {
+	for _, t := range p.lastLooks() {
 		if t.At.After(row.Looked) {
 			row.Looked = t.At
 		}
-		oldest(periodOf(t.all.at).From)
+		died.at = append(died.at, t.Died.at...)
 	}
+	row.Oldest = died.Period().From
 	return row
 }
 
 // shareCauses adds the causes that the last looks have seen.
 func (p *Page) shareCauses(shown *storesView) {
-	all := map[string]*sharedCause{}
-	var times []int64
+	all := map[string]*causeRow{}
 	for store, one := range p.stores {
-		one.tallyLock.Lock()
-		tallies := slices.Collect(maps.Values(one.tallies))
-		one.tallyLock.Unlock()
-		for _, t := range tallies {
+		for _, t := range one.lastLooks() {
 			shown.Looked = true
-			times = append(times, t.all.at...)
+			shown.Died.at = append(shown.Died.at, t.Died.at...)
 			for _, group := range t.groups.Sorted() {
 				if group.Other {
 					continue
 				}
 				id := group.ID()
-				cause := all[id]
-				if cause == nil {
-					cause = &sharedCause{Group: letters.Group{Cause: group.Cause}}
-					all[id] = cause
+				if all[id] == nil {
+					all[id] = &causeRow{Group: letters.Group{Cause: group.Cause}}
 				}
+				cause := all[id]
 				cause.Count += group.Count
-				cause.died.at = append(cause.died.at, t.deathsOf(group).at...)
+				cause.at = append(cause.at, t.deathsOf(group).at...)
 				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue}.Of(group.Cause), group.Count})
 			}
 		}
 	}
-	sorted := slices.SortedFunc(maps.Values(all), func(a, b *sharedCause) int {
+	sorted := slices.SortedFunc(maps.Values(all), func(a, b *causeRow) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.ID(), b.ID()))
 	})
 	shown.Causes, shown.Hidden = first(maxGroups, sorted)
-	of := periodOf(times)
 	for _, cause := range shown.Causes {
-		seen := periodOf(cause.died.at)
-		cause.First, cause.Last, cause.Bars = seen.From, seen.To, cause.died.bars(of)
+		seen := cause.Period()
+		cause.First, cause.Last = seen.From, seen.To
 		slices.SortFunc(cause.In, func(a, b causeIn) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Queue, b.Queue))
 		})

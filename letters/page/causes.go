@@ -1,9 +1,11 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -67,19 +69,18 @@ const busy = "The queue is busy: another view of it, or a redrive or discard, ha
 
 type causesView struct {
 	selection
-	Seen   looked
-	Period period // when the letters died
-	Bars   []bar
-	Groups []groupRow
-	Hidden int // causes that are not shown
-
+	Seen    looked
+	Died    deaths
+	Groups  []causeRow
+	Hidden  int // causes that are not shown
 	Largest int // letters of the largest group
 }
 
-type groupRow struct {
+// causeRow is a cause with its letters, also of several stores.
+type causeRow struct {
 	letters.Group
 	deaths
-	Bars []bar
+	In []causeIn
 }
 
 // causes groups the letters of a queue.
@@ -95,12 +96,10 @@ func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	shown := causesView{selection: s, Seen: found.Seen, Period: periodOf(found.all.at)}
-	shown.Bars = found.all.bars(shown.Period)
+	shown := causesView{selection: s, Seen: found.Seen, Died: found.Died}
 	groups, hidden := first(maxGroups, found.groups.Sorted())
 	for _, group := range groups {
-		died := found.deathsOf(group)
-		shown.Groups = append(shown.Groups, groupRow{group, died, died.bars(shown.Period)})
+		shown.Groups = append(shown.Groups, causeRow{Group: group, deaths: found.deathsOf(group)})
 		shown.Largest = max(shown.Largest, group.Count)
 	}
 	shown.Hidden = hidden
@@ -114,7 +113,6 @@ type listView struct {
 	Rows           []listRow
 	Page, From, To int
 	Count          int // letters of all pages
-	Next           bool
 }
 
 // listRow is a letter without its body, of which a page has many.
@@ -129,14 +127,11 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	shown := listView{selection: s, Page: 1}
-	if text := r.URL.Query().Get("page"); text != "" {
-		number, err := strconv.Atoi(text)
-		if err != nil || number < 1 || number > p.config.MaxLetters/pageSize+1 {
-			return failure{http.StatusBadRequest, "There is no such page of the list.", err}
-		}
-		shown.Page = number
+	number, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("page"), "1"))
+	if err != nil || number < 1 || number > p.config.MaxLetters/pageSize+1 {
+		return failure{http.StatusBadRequest, "There is no such page of the list.", err}
 	}
+	shown := listView{selection: s, Page: number}
 	before, filter, now := (shown.Page-1)*pageSize, s.filter(), time.Now()
 	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) {
 		if !filter.Match(l, now) {
@@ -153,7 +148,6 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	shown.From, shown.To = before+1, before+len(shown.Rows)
-	shown.Next = shown.To < shown.Count
 	p.render(w, http.StatusOK, "letters.html", s.Queue, shown)
 	return nil
 }
@@ -170,7 +164,7 @@ type tally struct {
 	Seen  looked
 
 	groups letters.Groups
-	all    deaths
+	Died   deaths
 	causes map[letters.Cause]*deaths
 }
 
@@ -181,12 +175,16 @@ type deaths struct {
 }
 
 func (d *deaths) add(l *letters.Letter) {
-	if at := l.DeadAt(); !at.IsZero() {
-		d.at = append(d.at, at.Unix())
-	}
+	d.addTime(l.DeadAt())
 	if l.Redriven.Times > 0 {
 		d.Redriven++
 		d.Redrives += l.Redriven.Times
+	}
+}
+
+func (d *deaths) addTime(at time.Time) {
+	if !at.IsZero() {
+		d.at = append(d.at, at.Unix())
 	}
 }
 
@@ -200,17 +198,14 @@ func (t *tally) deathsOf(group letters.Group) (of deaths) {
 
 func (t *tally) add(l *letters.Letter) {
 	t.groups.Add(l)
-	t.all.add(l)
+	t.Died.add(l)
 	cause := l.Cause()
-	of := t.causes[cause]
-	if of == nil {
-		if len(t.causes) == maxTallied {
-			return
-		}
-		of = &deaths{}
-		t.causes[cause] = of
+	if t.causes[cause] == nil && len(t.causes) < maxTallied {
+		t.causes[cause] = &deaths{}
 	}
-	of.add(l)
+	if of := t.causes[cause]; of != nil {
+		of.add(l)
+	}
 }
 
 // tallied looks at the letters of a queue. The page keeps the result for the first view over several stores.
@@ -229,12 +224,20 @@ func (p *Page) tallied(ctx context.Context, queue string) (*tally, error) {
 	return t, nil
 }
 
+// lastLooks returns what the last look at each queue has seen.
+func (p *Page) lastLooks() []*tally {
+	p.tallyLock.Lock()
+	defer p.tallyLock.Unlock()
+	return slices.Collect(maps.Values(p.tallies))
+}
+
 // period is from the first to the last of some times. It is zero where there is none.
 type period struct{ From, To time.Time }
 
-func periodOf(seconds []int64) (of period) {
-	if len(seconds) > 0 {
-		of.From, of.To = time.Unix(slices.Min(seconds), 0), time.Unix(slices.Max(seconds), 0)
+// Period returns when the letters died.
+func (d deaths) Period() (of period) {
+	if len(d.at) > 0 {
+		of.From, of.To = time.Unix(slices.Min(d.at), 0), time.Unix(slices.Max(d.at), 0)
 	}
 	return of
 }
@@ -245,8 +248,8 @@ type bar struct {
 	Text         string
 }
 
-// bars returns a histogram of the times within a period: the fullest bar has a height of 20.
-func (d *deaths) bars(of period) (shown []bar) {
+// Bars returns a histogram of the times within a period: the fullest bar has a height of 20.
+func (d deaths) Bars(of period) (shown []bar) {
 	var counts [histogram]int
 	from, width := of.From.Unix(), (of.To.Unix()-of.From.Unix())/histogram+1
 	fullest := 0

@@ -21,7 +21,8 @@ const (
 )
 
 // change is the POST request of a list with picked letters, and of the confirmation. It never takes a selection without
-// letters for all of them.
+// letters for all of them. It counts the letters, shows their number and asks: what then runs has this number as its
+// limit.
 func (p *Page) change(w http.ResponseWriter, r *http.Request) error {
 	verb := verbs[path.Base(r.URL.Path)]
 	if r.PostForm.Get("step") == "start" {
@@ -38,12 +39,22 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	made := plan{selection: s, Verb: verb, By: p.config.By(r)}
-	made.Redrive = letters.Redrive{Filter: s.filter(), By: made.By, Rate: carefulRate, MaxRedead: carefulMaxRedead}
+	made := plan{selection: s, Verb: verb, Redrive: letters.Redrive{
+		Filter: s.filter(), By: p.config.By(r), Rate: carefulRate, MaxRedead: carefulMaxRedead,
+	}}
 	if n := len(s.IDs); n == 0 || n > carefulCanary {
 		made.Redrive.Canary = carefulCanary
 	}
-	return p.confirm(w, r, made)
+	if err := p.count(r.Context(), &made); err != nil {
+		return err
+	}
+	if made.Count == 0 && !made.AtLeast {
+		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
+			"discarded meanwhile.", nil}
+	}
+	p.jobs.prepare(&made)
+	p.render(w, http.StatusOK, "confirm.html", verb, made)
+	return nil
 }
 
 // run runs the redrive or discard of a plan for at most so many letters, or only counts them.
@@ -62,31 +73,16 @@ func (p *Page) run(
 	return p.config.Store.Redrive(ctx, made.Queue, options)
 }
 
-// confirm counts the letters of a plan, shows their number and asks. What then runs has this number as its limit.
-func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan) error {
-	if err := p.count(r.Context(), &made); err != nil {
-		return err
-	}
-	if made.Count == 0 && !made.AtLeast {
-		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
-			"discarded meanwhile.", nil}
-	}
-	p.jobs.prepare(&made)
-	p.render(w, http.StatusOK, "confirm.html", made.Verb, made)
-	return nil
-}
-
 // count sets the number of letters of a plan, with a run that changes nothing.
 func (p *Page) count(ctx context.Context, made *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
+	var summary letters.Summary
 	done, err := p.turns.take(ctx, made.Queue)
-	if err != nil {
-		made.AtLeast = true
-		return nil
+	if err == nil {
+		defer done()
+		summary, err = p.run(ctx, *made, 0, true, func(letters.Progress) {})
 	}
-	defer done()
-	summary, err := p.run(ctx, *made, 0, true, func(letters.Progress) {})
 	late, some := errors.Is(err, context.DeadlineExceeded), errors.Is(err, letters.ErrNoTarget) && summary.Done > 0
 	if err != nil && !late && !some { // letters whose work queue is gone stay, the others can be sent
 		return err
@@ -117,14 +113,7 @@ func (p *Page) inTurn(ctx context.Context, made plan, progress func(letters.Prog
 
 func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error {
 	id := r.PostForm.Get("run")
-	switch err := p.jobs.start(verb, id, p.inTurn); {
-	case errors.Is(err, errExpired):
-		return failure{http.StatusConflict, "This confirmation is unknown or older than 15 minutes. Count the " +
-			"letters again.", nil}
-	case errors.Is(err, errTooMany):
-		return failure{http.StatusServiceUnavailable, "Too many redrives and discards run. Wait until one has ended.",
-			nil}
-	case err != nil:
+	if err := p.jobs.start(verb, id, p.inTurn); err != nil {
 		return err
 	}
 	see(w, "job?id="+id)
@@ -160,23 +149,12 @@ func see(w http.ResponseWriter, address string) {
 
 // turns lets one call at a time look at a queue. A look holds the letters that it has taken: another one would not
 // see them, and a redrive that begins meanwhile would leave them out.
-type turns struct {
-	lock   sync.Mutex
-	queues map[string]chan struct{}
-}
+type turns struct{ queues sync.Map } // a channel with one place for each queue
 
 // take waits for the turn of a call on a queue. The call ends it with done, which may be called several times.
 func (t *turns) take(ctx context.Context, queue string) (done func(), err error) {
-	t.lock.Lock()
-	if t.queues == nil {
-		t.queues = map[string]chan struct{}{}
-	}
-	turn, known := t.queues[queue]
-	if !known {
-		turn = make(chan struct{}, 1)
-		t.queues[queue] = turn
-	}
-	t.lock.Unlock()
+	of, _ := t.queues.LoadOrStore(queue, make(chan struct{}, 1))
+	turn := of.(chan struct{})
 	select {
 	case turn <- struct{}{}:
 		return sync.OnceFunc(func() { <-turn }), nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func (c Config) Validate() error {
 	}
 	all = append(all, letters.GoTestConfig{Name: "x", Redact: c.Redact}.Validate())
 	for i, host := range c.Hosts {
-		if host == "" || hostname(host) != strings.ToLower(host) {
+		if address := net.ParseIP(host) != nil; !address && (host == "" || hostname(host) != strings.ToLower(host)) {
 			fault("Hosts[%d] is %q: it must be a name or an address, without a port", i, host)
 		}
 	}
@@ -101,9 +102,7 @@ func (c Config) withDefaults() Config {
 	if c.Status == nil {
 		c.Status = statusOf(c.Store)
 	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Logger = cmp.Or[watermill.LoggerAdapter](c.Logger, watermill.NopLogger{})
 	if c.By == nil {
 		c.By = func(*http.Request) string { return "" }
 	}
@@ -146,11 +145,4 @@ func (c Config) answersTo(name string) bool {
 }
 
 // hostname returns the host of a Host header, in lower case, without the port and the brackets of an IPv6 address.
-func hostname(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	} else if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
-	}
-	return strings.ToLower(host)
-}
+func hostname(host string) string { return strings.ToLower((&url.URL{Host: host}).Hostname()) }

@@ -19,6 +19,7 @@ var functions = template.FuncMap{
 	"span":   span,
 	"plural": plural, "size": size, "visible": visible, "largest": lettertext.Largest,
 	"short": func(text any) string { return visible(cut(maxReason, fmt.Sprint(text))) },
+	"brief": func(text any) string { return visible(cut(80, fmt.Sprint(text))) },
 	"value": func(text string) string { return visible(cut(maxValue, text)) },
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
 	"left":   func(at time.Time) string { return span(max(time.Until(at), 0)) },
@@ -54,23 +55,20 @@ func span(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()
 	}
-	seconds := int64(d.Round(time.Second) / time.Second)
+	seconds := int(d.Round(time.Second).Seconds())
 	var text []string
 	for _, unit := range [...]struct {
 		name    string
-		seconds int64
+		seconds int
 	}{{"d", 24 * 60 * 60}, {"h", 60 * 60}, {"min", 60}, {"s", 1}} {
 		if n := seconds / unit.seconds; n > 0 {
-			text = append(text, strconv.FormatInt(n, 10)+" "+unit.name)
-			seconds %= unit.seconds
+			text = append(text, fmt.Sprint(n, " ", unit.name))
 		} else if len(text) > 0 {
 			break
 		}
-		if len(text) == 2 {
-			break
-		}
+		seconds %= unit.seconds
 	}
-	return strings.Join(text, " ")
+	return strings.Join(text[:min(len(text), 2)], " ")
 }
 
 func percent(share float64) string { return strconv.FormatFloat(100*share, 'f', -1, 64) + "%" }

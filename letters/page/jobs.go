@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -15,18 +16,19 @@ import (
 )
 
 const (
-	maxRunning    = 8                // redrives and discards that run at the same time
-	maxEnded      = 20               // that are kept when they have ended
-	maxPlans      = 100              // that wait for their confirmation
-	planAge       = 15 * time.Minute // after which the number of letters must be counted again
-	verbRedrive   = "Redrive"
-	verbDiscard   = "Discard"
-	phaseStopping = letters.Phase("stopping")
+	maxRunning  = 8                // redrives and discards that run at the same time
+	maxEnded    = 20               // that are kept when they have ended
+	maxPlans    = 100              // that wait for their confirmation
+	planAge     = 15 * time.Minute // after which the number of letters must be counted again
+	verbRedrive = "Redrive"
+	verbDiscard = "Discard"
 )
 
 var (
-	errTooMany = errors.New("too many redrives and discards run at the same time")
-	errExpired = errors.New("the confirmation is unknown or too old")
+	errTooMany = failure{http.StatusServiceUnavailable, "Too many redrives and discards run. Wait until one has ended.",
+		nil}
+	errExpired = failure{http.StatusConflict, "This confirmation is unknown or older than 15 minutes. Count the " +
+		"letters again.", nil}
 )
 
 // plan is a redrive or discard that waits for its confirmation. It is kept on the server, so that what runs is what
@@ -35,10 +37,9 @@ type plan struct {
 	selection
 	ID       string
 	Verb     string
-	Count    int  // letters that it would send or remove
-	AtLeast  bool // the count has ended early
-	Redrive  letters.Redrive
-	By       string
+	Count    int             // letters that it would send or remove
+	AtLeast  bool            // the count has ended early
+	Redrive  letters.Redrive // the options; of a discard, only those that both have
 	prepared time.Time
 }
 
@@ -62,11 +63,10 @@ type jobs struct {
 	cancel context.CancelFunc
 	logger watermill.LoggerAdapter
 
-	lock   sync.Mutex
-	plans  []*plan // the oldest first
-	all    []*job  // the oldest first
-	closed bool
-	wait   sync.WaitGroup
+	lock  sync.Mutex
+	plans []*plan // the oldest first
+	all   []*job  // the oldest first
+	wait  sync.WaitGroup
 }
 
 // prepare keeps a plan until it is confirmed.
@@ -84,7 +84,7 @@ func (j *jobs) start(verb, id string, run runFunc) error {
 	defer j.lock.Unlock()
 	at := slices.IndexFunc(j.plans, func(p *plan) bool { return p.ID == id && p.Verb == verb })
 	switch {
-	case j.closed:
+	case j.ctx.Err() != nil:
 		return letters.ErrClosed
 	case j.find(id) != nil:
 		return nil
@@ -106,7 +106,7 @@ func (j *jobs) start(verb, id string, run runFunc) error {
 		defer begun.cancel()
 		// A logger may call Page.Summaries: it is called without the lock.
 		j.logger.Info(verb+" was started on the dead-letter page",
-			watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
+			watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.Redrive.By})
 		summary, err := run(ctx, begun.plan, func(p letters.Progress) {
 			j.lock.Lock()
 			defer j.lock.Unlock()
@@ -156,10 +156,9 @@ func (j *jobs) runs(queue string) bool {
 }
 
 func (j *jobs) close() {
-	j.lock.Lock()
-	j.closed = true
-	j.lock.Unlock()
+	j.lock.Lock() // no job starts meanwhile
 	j.cancel()
+	j.lock.Unlock()
 	j.wait.Wait()
 }
 
@@ -187,37 +186,29 @@ func (b *job) line() string {
 // jobView is a job at one moment.
 type jobView struct {
 	job
-	Running     bool
-	Err, Detail string
-	Redead      bool
-	Early       bool // not all letters were looked at
-	Bounded     bool // the same, because it has done what was confirmed
-	Percent     int
+	Running, Redead bool
+	Err, Detail     string
+	Percent         int
+	Early           bool // not all letters were looked at
 }
 
 func (b *job) view() jobView {
-	v := jobView{job: *b, Running: !b.hasEnded()}
+	v := jobView{job: *b, Running: !b.hasEnded(), Redead: errors.Is(b.err, letters.ErrRedead), Err: explain(b.err)}
 	s := v.Progress.Summary
 	if s.Total > 0 {
 		v.Percent = min(100*(s.Done+s.Other+s.Kept)/s.Total, 100)
 	}
+	detail := b.err
 	switch {
 	case v.Running:
-		v.Progress.Elapsed = time.Since(b.started)
-		if b.Stopped {
-			v.Progress.Phase = phaseStopping
-		}
-		if v.Progress.Err != nil {
-			v.Detail = v.Progress.Err.Error()
-		}
+		v.Progress.Elapsed, detail = time.Since(b.started), v.Progress.Err
 	case b.err == nil:
-		v.Percent, v.Bounded = 100, s.Unseen > 0
+		v.Percent = 100
 	default:
-		v.Early, v.Redead = s.Unseen > 0 || s.Total == 0, errors.Is(b.err, letters.ErrRedead)
-		v.Err = explain(b.err)
-		if detail := b.err.Error(); detail != v.Err && !errors.Is(b.err, context.Canceled) {
-			v.Detail = detail
-		}
+		v.Early = s.Unseen > 0 || s.Total == 0
+	}
+	if detail != nil && detail.Error() != v.Err && !errors.Is(b.err, context.Canceled) {
+		v.Detail = detail.Error()
 	}
 	return v
 }

@@ -3,7 +3,6 @@ package page
 import (
 	"archive/zip"
 	"bytes"
-	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -35,12 +35,15 @@ type letterView struct {
 	Redacted, Unused string // the rules of Config.Redact that replace a value in a test of the letter, and the others
 }
 
-// event is one line of the timeline.
+// event is one line of the timeline. The template has its title.
 type event struct {
 	Kind  string // the class of its mark
+	What  string
 	At    time.Time
 	Gap   time.Duration // since the event before, where both have a time
-	Title string
+	N     int           // failures, redrives or snoozes
+	Why   retry.DeadReason
+	Again bool // the redrive had letters.Redrive.Again
 	Text  string
 	By    string
 }
@@ -79,27 +82,24 @@ func (p *Page) one(r *http.Request) (one letterView, err error) {
 			one.Letter = l
 		}
 	})
-	if err != nil {
+	if err != nil || one.Letter != nil {
 		return one, err
 	}
-	if one.Letter == nil {
-		text := "The queue has no letter with this ID. It may have been redriven or discarded."
-		switch {
-		case one.Seen.Taken:
-			return one, failure{http.StatusServiceUnavailable, busy, nil}
-		case one.Seen.Late:
-			return one, failure{http.StatusServiceUnavailable, fmt.Sprintf("The time for looking was over after %s, and "+
-				"none of them has this ID. Load the page again in a moment; “wmretry dead show” has no such time.",
-				plural(one.Seen.Letters, "letter", "letters")), nil}
-		case one.Seen.Err != "":
-			return one, failure{http.StatusBadGateway, one.Seen.Err, nil}
-		case one.Seen.More:
-			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not "+
-				"look at more; “wmretry dead show” does.", number(one.Seen.Letters))
-		}
-		return one, failure{http.StatusNotFound, text, nil}
+	status, text := http.StatusNotFound, "The queue has no letter with this ID. It may have been redriven or discarded."
+	switch {
+	case one.Seen.Taken:
+		status, text = http.StatusServiceUnavailable, busy
+	case one.Seen.Late:
+		status, text = http.StatusServiceUnavailable, fmt.Sprintf("The time for looking was over after %s, and none of "+
+			"them has this ID. Load the page again in a moment; “wmretry dead show” has no such time.",
+			plural(one.Seen.Letters, "letter", "letters"))
+	case one.Seen.Err != "":
+		status, text = http.StatusBadGateway, one.Seen.Err
+	case one.Seen.More:
+		text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not look at "+
+			"more; “wmretry dead show” does.", number(one.Seen.Letters))
 	}
-	return one, nil
+	return one, failure{status, text, nil}
 }
 
 func (p *Page) testOf(l *letters.Letter) (*letters.GoTest, error) {
@@ -150,38 +150,29 @@ func timeline(l *letters.Letter) []event {
 		}
 	}
 	at, err := time.Parse(time.RFC3339, l.Properties["timestamp"])
-	add(err == nil, event{Kind: "snoozed", At: at, Title: "Published"})
+	add(err == nil, event{Kind: "snoozed", What: "published", At: at})
 	earlier := l.Redriven.Times - len(l.Redriven.Redrives)
-	add(earlier > 0, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
-		Text: "The history keeps only the last ones."})
-	for _, redrive := range l.Redriven.Redrives {
-		title := "Given up" + in(string(redrive.DeadReason))
-		if redrive.Failures > 0 {
-			title += " after " + plural(redrive.Failures, "failure", "failures")
-		}
-		add(true, event{Kind: "dead", Title: title, Text: redrive.Reason})
-		add(true, event{Kind: "redriven", At: redrive.At, Title: "Redriven" + again[redrive.Again], By: redrive.By,
-			Text: redrive.Note})
+	add(earlier > 0, event{Kind: "redriven", What: "earlier", N: earlier, Text: "The history keeps only the last ones."})
+	for _, r := range l.Redriven.Redrives {
+		add(true, event{Kind: "dead", What: "library", N: r.Failures, Why: r.DeadReason, Text: r.Reason})
+		add(true, event{Kind: "redriven", What: "redriven", At: r.At, Again: r.Again, Text: r.Note, By: r.By})
 	}
 	record := l.Record
-	more, last := record.Failures-1, "Last failure" // the failures before the last one
+	add(!record.FirstArrivedAt.IsZero(), event{Kind: "snoozed", What: "arrived", At: record.FirstArrivedAt})
+	last, more := "last", record.Failures-1 // the failures before the last one
 	if more == 0 {
-		last = "Failure"
-	}
-	add(!record.FirstArrivedAt.IsZero(),
-		event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
-	if !record.FirstFailedAt.IsZero() && more != 0 {
-		add(true, event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
+		last = "only"
+	} else if !record.FirstFailedAt.IsZero() {
+		add(true, event{Kind: "failed", What: "first", At: record.FirstFailedAt})
 		more--
 	}
-	add(more > 0, event{Kind: "failed", Title: plural(more, "more failure", "more failures")})
-	add(record.Snoozes > 0, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
-		", which counts no failure"})
+	add(more > 0, event{Kind: "failed", What: "more", N: more})
+	add(record.Snoozes > 0, event{Kind: "snoozed", What: "snoozed", N: record.Snoozes})
 	add(!record.LastFailedAt.IsZero() || record.Reason != "",
-		event{Kind: "failed", At: record.LastFailedAt, Title: last, Text: record.Reason, By: record.Handler})
-	end := event{Kind: "dead", Title: cmp.Or(given[l.Kind], given[letters.Library])}
+		event{Kind: "failed", What: last, At: record.LastFailedAt, Text: record.Reason, By: record.Handler})
+	end := event{Kind: "dead", What: string(l.Kind)}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
-		end.At, end.Title = l.DeadAt(), end.Title+in(string(record.DeadReason))
+		end.At, end.Why = l.DeadAt(), record.DeadReason
 	}
 	add(true, end)
 	var before time.Time
@@ -194,23 +185,6 @@ func timeline(l *letters.Letter) []event {
 		}
 	}
 	return events
-}
-
-// in returns a dead reason as the end of a title.
-func in(deadReason string) string {
-	if deadReason == "" {
-		return ""
-	}
-	return " (" + cut(80, deadReason) + ")"
-}
-
-// given are the titles of the last event.
-var given = map[letters.Kind]string{
-	letters.Library: "Given up",
-	letters.Broker:  "Given up by the broker",
-	letters.Orphan:  "Became an orphan: its work queue was gone when its delay was over",
-	letters.Poison:  "Moved by Watermill’s PoisonQueue",
-	letters.Unknown: "In this queue, without a failure record",
 }
 
 // headers returns the headers of the app with their types, and how many there are beyond maxHeaders.
@@ -238,6 +212,3 @@ func bodyOf(payload []byte) (form, text string, shown int) {
 	form, text = lettertext.Body(payload)
 	return form, text, shown
 }
-
-// again ends the title of a redrive.
-var again = map[bool]string{true: ", to be handled again"}

@@ -64,10 +64,9 @@ func New(config Config) (*Page, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Page{config: config.withDefaults(), ask: command.AskerOf(config.Store)}
-	var err error
-	if p.templates, err = template.New("").Funcs(functions).ParseFS(files, "templates/*.html"); err != nil {
-		return nil, err
+	p := &Page{
+		config: config.withDefaults(), ask: command.AskerOf(config.Store),
+		templates: template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/*.html")),
 	}
 	p.jobs.logger = p.config.Logger
 	p.jobs.ctx, p.jobs.cancel = context.WithCancel(context.Background())
@@ -129,10 +128,9 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type kind int
 
 const (
-	absent   kind = iota
-	showing       // shows what the page knows
-	looking       // takes letters, or asks the processes
-	changing      // changes something, or asks for a change: it counts the letters and keeps a confirmation
+	showing  kind = iota // shows what the page knows
+	looking              // takes letters, or asks the processes
+	changing             // changes something, or asks for a change: it counts the letters and keeps a confirmation
 )
 
 type view struct {
@@ -154,21 +152,21 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) error {
 	_, name := path.Split(r.URL.Path)
 	asked := views[name]
 	if p.stores != nil && name != "causes" && (asked.kind != showing || name == "job") {
-		asked.kind = absent // it is a view of single stores
+		asked.handle = nil // it is a view of single stores
 	}
-	isChange, methods := asked.kind == changing, "GET, HEAD"
+	isChange, methods := asked.kind == changing, []string{http.MethodGet, http.MethodHead}
 	if isChange {
-		methods = http.MethodPost
+		methods = []string{http.MethodPost}
 	}
 	switch {
-	case asked.kind == absent:
+	case asked.handle == nil:
 		return failure{http.StatusNotFound, "There is no such page.", nil}
 	case p.isForeign(r) || asked.kind != showing && !isOwn(r):
 		return errForeign
 	case isChange && !p.config.AllowWrite:
 		return failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil}
-	case !slices.Contains(strings.Split(methods, ", "), r.Method):
-		w.Header().Set("Allow", methods)
+	case !slices.Contains(methods, r.Method):
+		w.Header().Set("Allow", strings.Join(methods, ", "))
 		return failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil}
 	case isChange:
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -231,18 +229,14 @@ type errorView struct {
 func (p *Page) fail(w http.ResponseWriter, r *http.Request, err error) {
 	shown := errorView{Status: http.StatusBadGateway, Text: explain(err)}
 	var known failure
-	if errors.As(err, &known) {
-		shown.Status, shown.Text = known.status, known.text
-		if known.cause != nil {
-			shown.Detail = explain(known.cause)
-		}
-	} else {
-		if errors.Is(err, letters.ErrNoQueue) {
-			shown.Status = http.StatusNotFound
-		}
-		if detail := err.Error(); detail != shown.Text {
-			shown.Detail = detail
-		}
+	switch {
+	case errors.As(err, &known):
+		shown.Status, shown.Text, shown.Detail = known.status, known.text, explain(known.cause)
+	case errors.Is(err, letters.ErrNoQueue):
+		shown.Status = http.StatusNotFound
+	}
+	if detail := err.Error(); detail != shown.Text {
+		shown.Detail = detail
 	}
 	_, name := path.Split(r.URL.Path)
 	if known == errForeign && views[name].kind != changing && r.Method != http.MethodPost {
@@ -276,12 +270,11 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 
 // renderLive writes a page that follows. With the parameter part it is only what changes.
 func (p *Page) renderLive(w http.ResponseWriter, r *http.Request, name, title string, data any) {
+	kind := ".html"
 	if r.URL.Query().Get("part") != "" {
-		name += "-part"
-	} else {
-		name += ".html"
+		kind = "-part"
 	}
-	p.render(w, http.StatusOK, name, title, data)
+	p.render(w, http.StatusOK, name+kind, title, data)
 }
 
 // current returns the status of the last second. With an error it returns the last status that there was.
@@ -303,12 +296,13 @@ func (p *Page) current(ctx context.Context) (letters.Status, error) {
 	return p.status, err
 }
 
-// explain returns the text of an error, with what to do about the known ones.
+// explain returns the text of an error, with what to do about the known ones. That of nil is empty.
 func explain(err error) string {
 	for _, known := range [...]struct {
 		err  error
 		text string
 	}{
+		{nil, ""},
 		{letters.ErrBusy, "Another redrive or discard runs on this queue. Wait until it has ended."},
 		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at " +
 			"what the letters say now, and repair that first."},

@@ -2,6 +2,7 @@ package page
 
 import (
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -79,12 +80,9 @@ func (s selection) QueueQuery() template.URL {
 
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
-	values := url.Values{"queue": {s.Queue}, "id": s.IDs}
-	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason, "key": s.Key} {
-		if value != "" {
-			values.Set(name, value)
-		}
-	}
+	values := url.Values{"queue": {s.Queue}, "cause": {s.Cause}, "dead_reason": {s.DeadReason}, "key": {s.Key}}
+	maps.DeleteFunc(values, func(_ string, value []string) bool { return value[0] == "" })
+	values["id"] = s.IDs
 	if s.All {
 		values.Set("all", "1")
 	}
