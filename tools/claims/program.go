@@ -74,8 +74,8 @@ func (p *Program) Ratio(name, series string, ours, theirs []float64) {
 	p.Claim(name, series, Median(all))
 }
 
-// Compare measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is first
-// in each round. It prints the figures of each side, and returns them by round.
+// Compare measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is
+// first in each round. It prints the figures of each side, and returns them by round.
 func (p *Program) Compare(
 	title string, rounds int, sides []string, measure func(side int) (float64, error),
 ) ([][]float64, error) {
