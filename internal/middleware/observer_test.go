@@ -331,11 +331,20 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var observers backend.Observers
 	tiered, _ := setup(t, func(c *settings) { c.Observers, c.Publisher = &observers, discard{} })
+	begun, goOn := make(chan struct{}), make(chan struct{})
 	early := &witness{name: "early"}
-	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		observers.Attach(early, backend.Observed{})
-		return nil, errDown
-	}), messageOf(routed))
+	var before sync.WaitGroup
+	before.Go(func() {
+		_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			close(begun)
+			<-goOn
+			return nil, errDown
+		})(messageOf(routed))
+	})
+	<-begun
+	observers.Attach(early, backend.Observed{})
+	close(goOn)
+	before.Wait()
 	assert.Empty(t, early.arrivals)
 	assert.Empty(t, early.events, "it would be an outcome without a begin")
 
@@ -345,10 +354,14 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 		all[i] = &witness{name: fmt.Sprint(i)}
 		attaching.Go(func() { observers.Attach(all[i], backend.Observed{}) })
 	}
+	for range 8 { // deliveries begin and end beside it
+		handles(t, tiered.Middleware(succeed), messageOf(routed))
+	}
 	attaching.Wait()
 	handles(t, tiered.Middleware(succeed), messageOf(routed))
 	for _, w := range append(all, early) {
-		require.Len(t, w.arrivals, 1)
-		require.Len(t, w.events, 1)
+		assert.NotEmpty(t, w.arrivals, w.name)
+		assert.Len(t, w.events, len(w.arrivals), w.name)
 	}
+	assert.Len(t, early.events, 9)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,26 +75,40 @@ func nameOf(ctx context.Context, i int) context.Context {
 	return msgctx.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
 }
 
+// inStep is a context with which goroutines of a bubble go on together, from one use of it to the next.
+type inStep struct{ context.Context }
+
+func (c inStep) Value(key any) any {
+	time.Sleep(time.Microsecond)
+	return c.Context.Value(key)
+}
+
 func TestHandlersPauseByThemselves(t *testing.T) {
 	for name, bound := range map[string]bool{"gates": true, "no gates": false} {
 		bubble(t, name, func(t *testing.T) {
 			b := unbound(t)
-			of := [2]context.Context{nameOf(routed, 0), nameOf(routed, 1)}
+			of := make([]context.Context, 10)
 			for i := range of {
+				of[i] = nameOf(routed, i)
 				if bound {
 					of[i] = msgctx.NewContext(of[i], &msgctx.Subscription{Gate: gate.New(16)})
 				}
 			}
-			for range 10 {
-				_, _ = b.retry.Dispatch(failing(errDown))(messageOf(of[0]))
-				handles(t, b.retry.Dispatch(succeed), messageOf(of[1]))
+			var all sync.WaitGroup
+			for i, ctx := range of {
+				all.Go(func() {
+					for range 10 {
+						_, _ = b.retry.Dispatch(failing([]error{errDown, nil}[i%2]))(messageOf(inStep{ctx}))
+					}
+				})
 			}
+			all.Wait()
 			begin := time.Now()
 			handles(t, b.retry.Dispatch(succeed), messageOf(of[1]))
 			assert.Equal(t, begin, time.Now(), "it does not fail")
 			handles(t, b.retry.Dispatch(succeed), messageOf(of[0]))
 			assertPause(t, time.Second, time.Since(begin))
-			assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "Handler pauses"))
+			assert.Equal(t, 5, strings.Count(b.sent.logs.String(), "Handler pauses"))
 		})
 	}
 }
