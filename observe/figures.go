@@ -20,7 +20,7 @@ func smallest(a, b float64) float64 { return min(a, b) }
 // same ones are beyond most at each collection.
 type series[V any] struct {
 	most  int
-	order map[string][]labels // labels by the name of the metric
+	order map[string][]labels // what series a metric has, by its name
 	all   map[seriesKey]*V
 }
 

@@ -14,7 +14,7 @@ import (
 type instruments struct {
 	counters   map[string]metric.Int64Counter
 	histograms map[string]metric.Float64Histogram
-	whole      map[string]metric.Int64Observable // instruments that are read at a collection, as seconds
+	whole      map[string]metric.Int64Observable // what is read at a collection, and seconds, too
 	seconds    map[string]metric.Float64Observable
 }
 

@@ -87,22 +87,22 @@ func (t *traces) describe(a *attempt, from *origin, arrival *retry.Event) {
 	}
 	a.span.SetAttributes(attributes...)
 	link(a.span, from.producer, "producer")
-	link(a.span, from.previous, "previous attempt")
+	link(a.span, from.previousAttempt(), "previous attempt")
 	now := time.Now()
 	if redrive, redriven := lastRedrive(arrival); redriven {
 		at := notAfter(redrive.At, now)
-		t.beside(from, "redrive", at, at, keyFailures.Int(redrive.Failures), keyRedriveRun.String(redrive.Run),
+		t.beside(from, "redrive", at, at, known(keyFailures.Int(redrive.Failures), keyRedriveRun.String(redrive.Run),
 			keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
-			keyDeadReason.String(string(redrive.DeadReason)))
+			keyDeadReason.String(string(redrive.DeadReason))))
 	}
 	if !record.LastFailedAt.IsZero() { // by the clocks of two hosts
-		name, tier := "wait", ""
+		name := "wait"
+		attributes := []attribute.KeyValue{keyHandler.String(arrival.Handler), keyFailures.Int(record.Failures)}
 		if arrival.Arrived > 0 {
-			tier = arrival.Arrived.String()
-			name += " " + tier
+			name += " " + arrival.Arrived.String()
+			attributes = append(attributes, keyTier.String(arrival.Arrived.String()))
 		}
-		t.beside(from, name, notAfter(record.LastFailedAt, now), now, keyHandler.String(arrival.Handler),
-			keyFailures.Int(record.Failures), keyTier.String(tier))
+		t.beside(from, name, notAfter(record.LastFailedAt, now), now, attributes)
 	}
 }
 
@@ -114,9 +114,9 @@ func link(span trace.Span, to trace.SpanContext, kind string) {
 }
 
 // beside makes the span of what was between the attempt before and this one: the wait, or a redrive.
-func (t *traces) beside(from *origin, name string, began, ended time.Time, attributes ...attribute.KeyValue) {
-	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(began), trace.WithAttributes(known(attributes...)...))
-	link(span, from.previous, "previous attempt")
+func (t *traces) beside(from *origin, name string, began, ended time.Time, attributes []attribute.KeyValue) {
+	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(began), trace.WithAttributes(attributes...))
+	link(span, from.previousAttempt(), "previous attempt")
 	span.End(trace.WithTimestamp(ended))
 }
 
@@ -162,8 +162,10 @@ func (t *traces) Event(e retry.Event) {
 			t.deadOnArrival(&e)
 		}
 	case e.Outcome == retry.Held:
-		a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
-			semconv.ErrorTypeKey.String(typeOf(e.Err))))
+		if a.span.IsRecording() {
+			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
+				semconv.ErrorTypeKey.String(typeOf(e.Err))))
+		}
 	default:
 		defer a.span.End()
 		if a.span.IsRecording() {
@@ -220,7 +222,7 @@ func (t *traces) deadOnArrival(e *retry.Event) {
 	defer span.End()
 	if span.IsRecording() {
 		link(span, from.producer, "producer")
-		link(span, from.previous, "previous attempt")
+		link(span, from.previousAttempt(), "previous attempt")
 		if e.Err != nil {
 			failureOf(e).report(span)
 		}

@@ -50,7 +50,9 @@ type origin struct {
 	parent   context.Context   // the parent of the span of the attempt
 	beside   context.Context   // the parent of the spans beside it
 	producer trace.SpanContext // the span in the message's metadata; not valid: it has none
-	previous trace.SpanContext // the span of the attempt before; not valid: it is not known
+	text     string            // the trace context of the attempt before
+	previous trace.SpanContext // the span in text
+	parsed   bool              // the text was read
 }
 
 // originOf reads the producer's context. A span that the context already has is the parent of the attempt, because it
@@ -59,7 +61,7 @@ func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previo
 	outer := trace.SpanContextFromContext(ctx)
 	extracted := t.propagators.current().Extract(ctx, propagation.MapCarrier(metadata))
 	from := origin{parent: extracted, beside: extracted, producer: trace.SpanContextFromContext(extracted),
-		previous: parseTraceparent(previous)}
+		text: previous}
 	if outer.IsValid() {
 		from.parent = ctx
 		if from.producer.Equal(outer) && !outer.IsRemote() { // the metadata have none
@@ -67,11 +69,22 @@ func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previo
 		}
 		return from
 	}
-	if !from.producer.IsValid() && from.previous.IsValid() {
-		from.parent = trace.ContextWithRemoteSpanContext(extracted, from.previous)
-		from.beside = from.parent
+	if !from.producer.IsValid() {
+		if last := from.previousAttempt(); last.IsValid() {
+			from.parent = trace.ContextWithRemoteSpanContext(extracted, last)
+			from.beside = from.parent
+		}
 	}
 	return from
+}
+
+// previousAttempt returns the span of the attempt before. It reads the text when it is called first, because a message
+// that is not sampled and has a producer needs it not.
+func (o *origin) previousAttempt() trace.SpanContext {
+	if !o.parsed {
+		o.parsed, o.previous = true, parseTraceparent(o.text)
+	}
+	return o.previous
 }
 
 // parseTraceparent returns the span of a text. Any publisher can write it: what is not a traceparent is ignored.
@@ -181,9 +194,11 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) err
 	err := p.Publisher.Publish(topic, copies...)
 	if err != nil {
 		for _, span := range spans {
-			span.RecordError(err)
-			span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
-			span.SetStatus(codes.Error, err.Error())
+			if span.IsRecording() {
+				span.RecordError(err)
+				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
+				span.SetStatus(codes.Error, err.Error())
+			}
 		}
 	}
 	return err

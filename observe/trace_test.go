@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"maps"
 	"runtime"
@@ -438,8 +439,24 @@ func TestForgedTraceparents(t *testing.T) {
 			assert.False(t, s.Parent.IsValid())
 			wait := r.only("wait")
 			assert.Equal(t, wait.StartTime, wait.EndTime, "a clock that is ahead makes no negative time")
+			assert.Equal(t, map[string]string{"watermill.retry.handler": "", "watermill.retry.failures": "1"},
+				attributesOf(wait.Attributes), "an app without a router")
 		})
 	}
+}
+
+// A message that is not sampled does not pay for the trace context of its attempt before.
+func TestTracesReadThePreviousAttemptWhereItIsUsed(t *testing.T) {
+	r := newRecorder(t, sdktrace.WithSampler(sdktrace.NeverSample()))
+	parent, span := r.start("checkout")
+	defer span.End()
+	of := traceObserver(r, Config{}, backend.Observed{})
+	cost := func(traceparent string) float64 {
+		arrival := retry.Event{Context: context.Background(), Metadata: order(parent).Metadata}
+		arrival.Record.Traceparent = traceparent
+		return testing.AllocsPerRun(100, func() { of.Begin(arrival) })
+	}
+	assert.Equal(t, cost(""), cost("00-"+strings.Repeat("a", 32)+"-"+strings.Repeat("b", 16)+"-01"))
 }
 
 // TestTwoObservers: each has its own spans, and the second finds the span of the first in the context.
