@@ -209,6 +209,24 @@ func TestPruneLeavesTheTiersOfAGroupInUse(t *testing.T) {
 	})
 }
 
+// TestPruneUnbindsTheInboxFromAFormerGroup: an earlier prune that ended early has removed the binding of its member.
+func TestPruneUnbindsTheInboxFromAFormerGroup(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		classic := amqp091.Table{"x-queue-type": "classic"}
+		now := topologyOf("mails", "store", classic, time.Second)
+		b.declare(topologyOf("mails", "shop", classic, time.Second), topologyOf("late", "shop", nil, time.Second), now,
+			topologyOf("mails", "", classic, time.Minute)) // its tier is to be removed
+		require.NoError(t, b.channel.QueueUnbind("mails", "member.mails", "shop.retry.return", nil))
+		pruned, err := b.store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{now}})
+		require.NoError(t, err)
+		assert.Equal(t, deadletter.Pruned{Removed: []string{"mails.retry.1m"}}, pruned)
+		b.broker.DeleteExchange("retry.return.any") // the alternate one
+		for group, bound := range map[string]int{"shop": 0, "store": 1} {
+			assert.Equal(t, bound, b.broker.Publish(group+".retry.return", "1s.mails", amqp091.Publishing{}), group)
+		}
+	})
+}
+
 // A work queue joins the group while Prune waits.
 func TestPruneLeavesAGroupThatIsJoinedMeanwhile(t *testing.T) {
 	onBoard(t, func(t *testing.T, b board) {

@@ -58,7 +58,7 @@ func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
 	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	copied := line{Queue: l.queue, Exchange: l.store.prefix.RetryExchange(),
 		RoutingKey: naming.DeadKey(naming.WorkQueueOf(l.queue))}
-	for _, to = range []destination{copied.destination(l.store.prefix), {key: l.queue}} { // as put does
+	for _, to = range copied.destinations(l.store.prefix) {
 		_, err = connection.Channel(func(channel *amqp091.Channel) error {
 			closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 			err := channel.Tx()

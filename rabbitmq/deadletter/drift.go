@@ -218,12 +218,12 @@ func (c *comparison) exchange(want topology.Exchange) {
 		c.missing("exchange", want.Name)
 		return
 	}
-	differs := workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments))
-	differs = append(differs, workqueue.Differences(want.Name, amqp091.Table{"type": want.Kind, "durable": want.Durable},
-		amqp091.Table{"type": have.Type, "durable": have.Durable})...)
-	for _, d := range differs {
-		c.conflict("exchange", d,
-			"delete the exchange while no app uses it and declare it again, or use another prefix")
+	for _, its := range [][2]amqp091.Table{{want.Arguments, amqp091.Table(have.Arguments)},
+		{{"type": want.Kind}, {"type": have.Type}}, {{"durable": want.Durable}, {"durable": have.Durable}}} {
+		for _, d := range workqueue.Differences(want.Name, its[0], its[1]) {
+			c.conflict("exchange", d,
+				"delete the exchange while no app uses it and declare it again, or use another prefix")
+		}
 	}
 }
 

@@ -31,3 +31,17 @@ func TestAdviceIsOneCommand(t *testing.T) {
 	require.NoError(t, err, command)
 	assert.Equal(t, "set_policy|-p|"+hostile+"|--apply-to|queues|arguments of "+hostile+`|^a'; echo "\$\(id\)" #$|{"max-length":5}|`, string(output))
 }
+
+// TestDifferencesOfAnExchange are its arguments, its type and whether it is durable, in this order.
+func TestDifferencesOfAnExchange(t *testing.T) {
+	t.Parallel()
+	const name = "retry.orphans"
+	c := &comparison{there: management.Inventory{Exchanges: map[string]management.Exchange{name: {
+		Type: "topic", Arguments: management.Arguments{"alternate-exchange": "x"}}}}}
+	c.exchange(topology.Exchange{Name: name, Kind: "fanout", Durable: true})
+	var arguments []string
+	for _, d := range c.Differences {
+		arguments = append(arguments, d.Argument)
+	}
+	assert.Equal(t, []string{"alternate-exchange", "type", "durable"}, arguments)
+}

@@ -168,3 +168,15 @@ func TestALetterThatWasNotWrittenIsNotUnconfirmed(t *testing.T) {
 		assert.Equal(t, !unsent, strings.Contains(explained.Error(), "confirms no letter"), explained)
 	}
 }
+
+// TestWhereALetterCanGo: a trial of copies asks for the permission to write there, and nowhere else.
+func TestWhereALetterCanGo(t *testing.T) {
+	for queue, want := range map[string][]destination{
+		"orders.dead":   {{"retry", "dead.orders"}, {"", "orders.dead"}},
+		"orders":        {{"", "orders"}},
+		"retry.orphans": {{"retry.orphans", "dead.retry.orphans"}},
+	} {
+		copied := line{Queue: queue, Exchange: "retry", RoutingKey: naming.DeadKey(naming.WorkQueueOf(queue))}
+		assert.Equal(t, want, copied.destinations("retry"), queue)
+	}
+}

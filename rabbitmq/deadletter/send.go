@@ -205,16 +205,23 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redr
 
 // put publishes a letter to its queue.
 func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
-	to := l.destination(prefix)
-	err := s.send(ctx, to, l.Publishing)
-	itself := destination{key: l.Queue}
-	if to != itself && l.Queue != prefix.Orphans() && errors.Is(err, publish.ErrUnroutable) {
-		err = s.send(ctx, itself, l.Publishing)
+	var err error
+	for _, to := range l.destinations(prefix) {
+		if err = s.send(ctx, to, l.Publishing); !errors.Is(err, publish.ErrUnroutable) {
+			return err
+		}
 	}
-	if errors.Is(err, publish.ErrUnroutable) {
-		return fmt.Errorf("%w: %q, start its app, or name another queue: %w", letters.ErrNoQueue, l.Queue, err)
+	return fmt.Errorf("%w: %q, start its app, or name another queue: %w", letters.ErrNoQueue, l.Queue, err)
+}
+
+// destinations returns where a letter can go: to the first one that is there. The queue itself takes no orphan: it
+// would lose where it goes back to.
+func (l line) destinations(prefix naming.Prefix) []destination {
+	to, itself := l.destination(prefix), destination{key: l.Queue}
+	if to == itself || l.Queue == prefix.Orphans() {
+		return []destination{to}
 	}
-	return err
+	return []destination{to, itself}
 }
 
 // destination returns where a letter goes: through the exchange that it came from, because the library's reader of
