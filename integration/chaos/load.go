@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -80,20 +81,45 @@ func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
 // The longest that a row may take: longer than each wait in it. A short row ends well before the time of its test.
 const longest, longestShort = 20 * time.Minute, 9 * time.Minute
 
+// toEnd is how long a row may take when it is over or is told to end: a command of the broker has three minutes.
+const toEnd = 5 * time.Minute
+
+// runOnce leaves a row that hangs in this process, and prints the goroutines.
 func runOnce(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	begin := time.Now()
 	row := Row{Fault: fault.Name, Broker: b.Name, NotRun: fault.Missing(b)}
 	if row.NotRun == "" {
-		l := &Load{Options: o, fault: fault, row: &row, broker: b, workers: map[int]*child.Child{}}
+		l := &Load{Options: o, fault: fault, row: &Row{Fault: fault.Name, Broker: b.Name}, broker: b,
+			workers: map[int]*child.Child{}}
 		limit := l.long(longest, longestShort)
 		limited, end := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row has not ended after %v", limit))
 		defer end()
-		if err := l.run(limited); err != nil {
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(limited) }()
+		if err, hangs := await(limited, ended, toEnd); hangs {
+			row.NotRun = "it hangs: the goroutines are on stderr"
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+		} else if row = *l.row; err != nil {
 			row.NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 	}
 	row.Took = time.Since(begin)
 	return row
+}
+
+// await returns how a row has ended, or that it hangs: it has not ended so long after its context.
+func await(ctx context.Context, ended <-chan error, patience time.Duration) (err error, hangs bool) {
+	select {
+	case err = <-ended:
+		return err, false
+	case <-ctx.Done():
+	}
+	select {
+	case err = <-ended:
+		return err, false
+	case <-time.After(patience):
+		return nil, true
+	}
 }
 
 // run fills in the row: load, fault, drain, ledger.
@@ -104,7 +130,8 @@ func (l *Load) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	defer func() { err = errors.Join(err, l.end(context.WithoutCancel(ctx))) }()
+	limited := ctx
+	defer func() { err = errors.Join(err, l.end(limited)) }()
 	if err := l.prepare(); err != nil {
 		return err
 	}
@@ -366,13 +393,17 @@ func (l *Load) end(ctx context.Context) error {
 		return nil
 	}
 	for _, worker := range l.workers {
-		worker.Kill()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			worker.Quit() // its goroutines say why the row has not ended
+		} else {
+			worker.Kill()
+		}
 	}
 	l.ledger.close()
 	if l.proxy != nil {
 		l.proxy.Stop()
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := l.broker.await(ctx); err != nil {
 		return err

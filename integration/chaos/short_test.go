@@ -10,7 +10,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
@@ -205,4 +209,33 @@ func TestTotal(t *testing.T) {
 	if len(faulty) != 1 || faulty[0] != "other on 4.3: not run" {
 		t.Errorf("not fine are %q", faulty)
 	}
+}
+
+// A fault that was asked for is not left out unseen.
+func TestAFaultThatNeedsAClusterIsARowWhereItIsNamed(t *testing.T) {
+	for name, asked := range map[string]bool{"named": true, "all faults": false} {
+		t.Run(name, func(t *testing.T) {
+			s := suite{asked: asked, faults: slices.DeleteFunc(All(), func(f Fault) bool { return !f.Clustered() })}
+			require.NoError(t, s.all(t.Context(), "4.3=amqp://nowhere", ""))
+			_, faulty := Total(s.rows)
+			assert.Equal(t, asked, len(faulty) > 0 && len(faulty) == len(s.faults))
+			assert.Len(t, faulty, len(s.rows))
+		})
+	}
+}
+
+func TestARowThatHangsIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		ended := make(chan error, 1)
+		began := time.Now()
+		_, hangs := await(ctx, ended, toEnd)
+		assert.True(t, hangs)
+		assert.Equal(t, time.Hour+toEnd, time.Since(began))
+		ended <- errBank
+		err, hangs := await(ctx, ended, toEnd)
+		assert.ErrorIs(t, err, errBank)
+		assert.False(t, hangs)
+	})
 }

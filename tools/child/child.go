@@ -156,13 +156,33 @@ func (c *Child) Kill() {
 	<-c.Ended
 }
 
-// Stop sends SIGTERM, and waits for the end.
-func (c *Child) Stop() error {
+// A process that is told to end has this time, and one that prints its goroutines has the other one.
+const stopTimeout, quitTimeout = 2 * time.Minute, 30 * time.Second
+
+// Stop sends SIGTERM, and waits for the end. A process that hangs prints its goroutines and is killed.
+func (c *Child) Stop() error { return c.stop(stopTimeout) }
+
+func (c *Child) stop(patience time.Duration) error {
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	<-c.Ended
-	return c.Err
+	select {
+	case <-c.Ended:
+		return c.Err
+	case <-time.After(patience):
+		c.Quit()
+		return fmt.Errorf("it has not ended %v after SIGTERM, its goroutines are on stderr: %v", patience, c.Err)
+	}
+}
+
+// Quit makes a process print its goroutines on stderr, and waits for its end.
+func (c *Child) Quit() {
+	_ = c.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-c.Ended:
+	case <-time.After(quitTimeout):
+		c.Kill()
+	}
 }
 
 // Finish ends the input of the process, and waits for its end.
