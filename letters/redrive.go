@@ -26,11 +26,14 @@ type Redrive struct {
 	// Rate is how many letters are sent in a second at most. The default is no limit.
 	Rate float64
 	// Canary is how many letters are sent first. Then Redrive watches them, and goes on only if none of them dies
-	// again. Letters that are not sent do not count. It stops where the backend shows for ten seconds that the target of
-	// the canary has no consumer: a letter that no handler gets cannot die. The default is no canary.
+	// again. Letters that are not sent do not count. The default is no canary.
+	//
+	// A letter that no handler gets cannot die. So Redrive sends none to a target where the backend shows no consumer for
+	// ten seconds, and stops where it shows none for a minute meanwhile. That time is watched in addition.
 	Canary int
 	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their
-	// first failure to their last, plus 5% and 10 seconds: at most an hour.
+	// first failure to their last, plus 5% and 10 seconds: at most an hour. Redis shows a process that has died as a
+	// consumer for the rest of its Lease, 15 seconds by default: a shorter wait can end before that.
 	CanaryWait time.Duration
 	// MaxRedead is the share of the letters sent, between 0 and 1, that may die again before Redrive stops. It is
 	// looked at when 20 have been sent. The default is no look.

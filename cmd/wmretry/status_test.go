@@ -238,7 +238,7 @@ func TestCanaryWithoutConsumer(t *testing.T) {
 	redrive := []string{"dead", "redrive", q.work, "--limit", "1", "--canary", "1", "--canary-wait", "100ms"}
 	run(t, 0, append(redrive, "--dry-run")...)
 	r := run(t, 1, redrive...)
-	assert.Contains(t, r.stderr, "the queue "+q.work+" has no consumer: its handler is paused, or its app is down")
+	assert.Contains(t, r.stderr, "the queue \""+q.work+"\" has no consumer: its handler is paused, or its app is down")
 	assert.Regexp(t, `(?m)^ +0  sent back`, r.stdout)
 	q.await(q.dead, 2)
 	_, err := channelOf(t).Consume(q.work, "", false, false, false, false, nil)

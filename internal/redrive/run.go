@@ -25,8 +25,9 @@ type Source interface {
 	Redead(ctx context.Context, enough int) (int, error)
 	// Settle waits until the removals so far cannot be undone.
 	Settle() error
-	// Unconsumed returns the name of a target where the backend shows that no process consumes it, else "".
-	Unconsumed(ctx context.Context, target string) (name string)
+	// Unconsumed returns the quoted name of the first target where the backend shows that no process consumes it, else
+	// "".
+	Unconsumed(ctx context.Context, targets []string) (name string)
 }
 
 // An Item is a letter of a Source. It is either kept, sent or removed.
@@ -147,11 +148,11 @@ func (r *Run) Wait(err error) {
 	}
 }
 
-// enter begins a phase. until is zero but for letters.Watching.
+// enter begins a phase, or moves its end. until is zero but for letters.Watching.
 func (r *Run) enter(phase letters.Phase, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.phase != phase {
+	if r.phase != phase || !r.until.Equal(until) {
 		r.phase, r.until = phase, until
 		r.report(true)
 	}

@@ -1,9 +1,12 @@
 package redrive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,47 +118,83 @@ func TestWatch(t *testing.T) {
 	assert.Equal(t, time.Hour, watchFor([]*letters.Letter{lived(math.MaxInt64)}), "an overflow")
 }
 
-// consumed is a source whose backend shows another number of consumers at each look, and goes on with the last one.
+// consumed is a source of a letter for each target. Its backend shows another number of consumers of each at each look,
+// and goes on with the last one.
 type consumed struct {
 	one
-	numbers []int
+	numbers map[string][]int // by target
+	next    []string         // the targets of the letters that are left
+	dies    time.Time        // when a letter dies again; zero: never
 }
 
 func (c *consumed) Next(context.Context) (Item, error) {
-	if c.seen {
+	if len(c.next) == 0 {
 		return nil, nil
 	}
-	c.seen = true
-	return c, nil
+	item := &sent{target: c.next[0]}
+	c.next = c.next[1:]
+	return item, nil
 }
 
-func (*consumed) Send(context.Context) (int, error)        { return 0, nil }
-func (*consumed) Keep(context.Context) error               { return nil }
-func (*consumed) Settle() error                            { return nil }
-func (*consumed) Redead(context.Context, int) (int, error) { return 0, nil }
-func (c *consumed) Unconsumed(context.Context, string) string {
-	number := c.numbers[0]
-	c.numbers = c.numbers[min(1, len(c.numbers)-1):]
-	return []string{"billing.orders", ""}[number]
+func (*consumed) Settle() error { return nil }
+
+func (c *consumed) Redead(context.Context, int) (int, error) {
+	if c.dies.IsZero() || time.Now().Before(c.dies) {
+		return 0, nil
+	}
+	return 1, nil
 }
+
+func (c *consumed) Unconsumed(_ context.Context, targets []string) (name string) {
+	for _, target := range targets {
+		numbers := c.numbers[target]
+		if numbers[0] == 0 {
+			name = cmp.Or(name, target)
+		}
+		c.numbers[target] = numbers[min(1, len(numbers)-1):]
+	}
+	return name
+}
+
+type sent struct {
+	one
+	target string
+}
+
+func (s *sent) Target() string                  { return s.target }
+func (*sent) Send(context.Context) (int, error) { return 0, nil }
+func (*sent) Keep(context.Context) error        { return nil }
 
 // TestACanaryLooksAgainForAConsumer: a backend shows none for a moment. A canary that has none for longer is not sent,
-// or is not known to be handled.
+// or is not known to be handled. All its targets count, and a letter that died is the reason before that.
 func TestACanaryLooksAgainForAConsumer(t *testing.T) {
 	t.Parallel()
-	const refused = "billing.orders has no consumer: its handler is paused, or its app is down. A canary that no"
+	const (
+		refused = "orders has no consumer: its handler is paused, or its app is down. A canary that no"
+		unknown = "orders has no consumer: its handler is paused, or its app is down. So it is not known whether the canary"
+	)
+	paused := slices.Concat([]int{1, 1}, make([]int, 50), []int{1})
+	dead := letters.ErrRedead.Error()
 	for name, row := range map[string]struct {
-		numbers []int
-		done    int
-		want    string
-		took    time.Duration
+		orders, mails []int
+		dies          time.Duration
+		done          int
+		want          string
+		took          time.Duration
 	}{
-		"at once":           {[]int{1}, 1, "", 10 * time.Second},
-		"after a moment":    {[]int{0, 0, 0, 1}, 1, "", 13 * time.Second},
-		"never":             {[]int{0}, 0, refused, 9 * time.Second},
-		"interrupted":       {[]int{0}, 0, context.DeadlineExceeded.Error(), time.Second / 2},
-		"away for a moment": {[]int{1, 1, 0, 0, 1}, 1, "", 12 * time.Second},
-		"gone meanwhile":    {[]int{1, 1, 0}, 1, "So it is not known whether the canary was handled", 11 * time.Second},
+		"at once":            {[]int{1}, []int{1}, 0, 2, "", 10 * time.Second},
+		"after a moment":     {[]int{0, 0, 0, 1}, []int{1}, 0, 2, "", 13 * time.Second},
+		"never":              {[]int{0}, []int{1}, 0, 0, refused, 9 * time.Second},
+		"never the second":   {[]int{1}, []int{0}, 0, 1, strings.Replace(refused, "orders", "mails", 1), 9 * time.Second},
+		"interrupted":        {[]int{0}, []int{1}, 0, 0, context.DeadlineExceeded.Error(), time.Second / 2},
+		"away for a moment":  {[]int{1, 1, 0, 0, 1}, []int{1}, 0, 2, "", 12 * time.Second},
+		"paused":             {paused, []int{1}, 0, 2, "", time.Minute},
+		"twice":              {slices.Concat(paused, paused), []int{1}, 0, 2, "", 110 * time.Second},
+		"gone meanwhile":     {[]int{1, 1, 0}, []int{1}, 0, 2, unknown, 62 * time.Second},
+		"gone at the end":    {slices.Concat(slices.Repeat([]int{1}, 10), []int{0}), []int{1}, 0, 2, unknown, 70 * time.Second},
+		"the second is gone": {[]int{1}, []int{1, 1, 0}, 0, 2, strings.Replace(unknown, "orders", "mails", 1), 62 * time.Second},
+		"dies meanwhile":     {[]int{1, 1, 0}, []int{1}, 5 * time.Second, 2, dead, 5 * time.Second},
+		"dies at the end":    {[]int{1, 1, 0}, []int{1}, 62 * time.Second, 2, dead, 62 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -165,9 +204,19 @@ func TestACanaryLooksAgainForAConsumer(t *testing.T) {
 					defer end()
 					ctx = interrupted
 				}
-				r := New(letters.Redrive{Canary: 1, CanaryWait: 10 * time.Second}, 8)
-				r.Begin(1)
-				summary, err := r.Finish(r.Pass(ctx, &consumed{numbers: row.numbers}), false)
+				source := &consumed{
+					numbers: map[string][]int{"orders": row.orders, "mails": row.mails}, next: []string{"orders", "mails"},
+				}
+				if row.dies > 0 {
+					source.dies = began.Add(row.dies)
+				}
+				r := New(letters.Redrive{Canary: 2, CanaryWait: 10 * time.Second, Progress: func(p letters.Progress) {
+					if p.Phase == letters.Watching {
+						assert.LessOrEqual(t, time.Now(), p.Until, "it is not over")
+					}
+				}}, 8)
+				r.Begin(2)
+				summary, err := r.Finish(r.Pass(ctx, source), false)
 				assert.Equal(t, row.done, summary.Done)
 				assert.Equal(t, row.took, time.Since(began))
 				if row.want == "" {

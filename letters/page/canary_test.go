@@ -25,8 +25,8 @@ func TestACanaryNeedsAConsumer(t *testing.T) {
 		sent     int
 		want     string
 	}{
-		"never":         {0, 0, "the queue orders has no consumer: its handler is paused, or its app is down."},
-		"for a moment":  {5 * time.Second, 10, "the queue orders has no consumer: its handler is paused, or its app is down. So it is not known whether the canary was handled."},
+		"never":         {0, 0, "the queue &#34;orders&#34; has no consumer: its handler is paused, or its app is down."},
+		"for a moment":  {5 * time.Second, 10, "the queue &#34;orders&#34; has no consumer: its handler is paused, or its app is down. So it is not known whether the canary was handled."},
 		"all the while": {time.Hour, 12, "Done."},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestACanaryNeedsAConsumer(t *testing.T) {
 				defer s.page.Close()
 				id := s.confirmed(s.post("redrive?queue=poison&all=1", nil))
 				s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
-				time.Sleep(time.Minute)
+				time.Sleep(2 * time.Minute)
 				text := s.ended(id)
 				assert.Contains(t, text, row.want)
 				assert.Regexp(t, `id="done">`+strconv.Itoa(row.sent)+`<`, text)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -64,6 +66,7 @@ type source struct {
 	after string   // position of the last letter that was returned
 	found []Stored // letters that were read, and not yet returned
 	whole bool     // all letters were returned
+	blind bool     // the backend shows no consumers
 }
 
 // Next implements redrive.Source. It reads the letters of a second at once, because another reader can take them away
@@ -109,12 +112,21 @@ func (s *source) Redead(ctx context.Context, _ int) (int, error) {
 // Settle implements redrive.Source.
 func (s *source) Settle() error { return nil }
 
-// Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key.
-func (s *source) Unconsumed(ctx context.Context, target string) string {
-	all, _ := s.store.looker.Waiting(ctx)
+// Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key. One that shows none
+// is not asked again, because some read all that waits.
+func (s *source) Unconsumed(ctx context.Context, targets []string) string {
+	if s.blind {
+		return ""
+	}
+	all, err := s.store.looker.Waiting(ctx)
+	s.blind = err == nil
 	for _, w := range all {
-		if s.store.topics().Return(w.Name) == target && w.Consumers != nil && *w.Consumers == 0 {
-			return w.Name
+		if w.Consumers == nil {
+			continue
+		}
+		s.blind = false
+		if *w.Consumers == 0 && slices.Contains(targets, s.store.topics().Return(w.Name)) {
+			return strconv.Quote(w.Name)
 		}
 	}
 	return ""

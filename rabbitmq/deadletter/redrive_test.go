@@ -69,6 +69,21 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 	})
 }
 
+// TestACanaryOfOrphansNeedsAConsumer of each work queue that they go to: the exchange has none.
+func TestACanaryOfOrphansNeedsAConsumer(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		b.declare(topologyOf("orders", "", nil, time.Second), topologyOf("mail\ns", "", nil, time.Second))
+		_, err := b.channel.Consume("orders", "", true, false, false, false, nil)
+		require.NoError(t, err)
+		b.publish("retry.orphans", "1s.orders", 1)
+		b.publish("retry.orphans", "1s.mail\ns", 1)
+		summary, err := b.store.Redrive(t.Context(), "retry.orphans", letters.Redrive{Canary: 2})
+		require.ErrorContains(t, err, `the queue "mail\ns" has no consumer`)
+		assert.Equal(t, 1, summary.Done)
+		assert.Empty(t, b.broker.Messages("mail\ns"))
+	})
+}
+
 // TestARedriveToTheQueueItself would remove the record of each letter and bring none back.
 func TestARedriveToTheQueueItself(t *testing.T) {
 	onBoard(t, func(t *testing.T, b board) {

@@ -156,12 +156,13 @@ func (i *item) Find(context.Context) error {
 }
 
 // Unconsumed implements redrive.Source.
-func (s *source) Unconsumed(_ context.Context, target string) string {
-	queue, err := s.inspect(target)
-	if err != nil || queue.Consumers > 0 {
-		return ""
+func (s *source) Unconsumed(_ context.Context, targets []string) string {
+	for _, target := range targets {
+		if queue, err := s.inspect(target); err == nil && queue.Consumers == 0 {
+			return fmt.Sprintf("the queue %q", target)
+		}
 	}
-	return "the queue " + target
+	return ""
 }
 
 // inspect asks for a queue, which must exist.

@@ -112,9 +112,9 @@ func (o *operator) waits(stop func()) {
 	assert.Equal(o.t, last, status(), "looking changes nothing")
 	if o.showsConsumers() {
 		o.wmretry(0, "dead", "import", file)
-		o.eventually("a canary is refused", func() bool {
-			return strings.Contains(o.letters(1, "redrive", "--canary", "1").stderr, " has no consumer")
-		})
+		gone := regexp.MustCompile(`(?m)^` + o.app.Group + `\.` + o.topic + ` +\d+ +\d+  \S+ +\d+ +0 `)
+		o.eventually("the app is gone", func() bool { return gone.MatchString(o.wmretry(0, "status").stdout) })
+		assert.Contains(o.t, o.letters(1, "redrive", "--canary", "1").stderr, " has no consumer")
 		o.awaitLetters("dead-0")
 	}
 	o.failure.Store(nil)
