@@ -32,15 +32,20 @@ func TestWrongUse(t *testing.T) {
 		{"empty key", []string{"key", "resume", ""}, "KEY is empty"},
 		{"too much", []string{"dead", "list", "orders", "invoices"}, "needs QUEUE, and has 2 arguments"},
 		{"regexp", []string{"dead", "list", "orders", "--reason", "a(b"}, `missing closing ) at "a(b"`},
+		{"regexp and no queue", []string{"dead", "list", "--reason", "("}, "needs QUEUE, and has 0 arguments"},
+		{"several faults", []string{"dead", "list", "orders", "--reason", "(", "--older-than", "x"}, "not a duration above 0, such as 90s, 10m, 36h or 2d\n--reason is no regular expression"},
 		{"age", []string{"dead", "list", "orders", "--older-than", "yesterday"}, `"yesterday" is not a duration above 0, such as`},
 		{"both ages", []string{"dead", "list", "orders", "--older-than", "2d", "--newer-than", "3h"}, "--newer-than must be the longer one"},
 		{"metadata", []string{"dead", "list", "orders", "--meta", "customer"}, "it must be key=value"},
+		{"metadata twice", []string{"dead", "list", "orders", "--meta", "a=1", "--meta", "a=2"}, `--meta names "a" twice with different values`},
+		{"metadata and key", []string{"dead", "list", "orders", "--meta", "retry_key=a", "--key", "b"}, `--key and --meta name "retry_key" twice with different values`},
 		{"rate", []string{"dead", "redrive", "orders", "--rate", "fast"}, `"fast" is not a number of letters in a time, such as 50/s`},
 		{"no rate", []string{"dead", "redrive", "orders", "--rate", "0/s"}, `"0/s" is not a number of letters in a time`},
 		{"share", []string{"dead", "redrive", "orders", "--max-redead", "120%"}, "such as 5% or 0.05"},
 		{"not a number", []string{"dead", "redrive", "orders", "--canary", "ten"}, `invalid argument "ten" for "--canary"`},
 		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "--limit is -1: it must not be negative"},
 		{"wait without canary", []string{"dead", "redrive", "orders", "--canary-wait", "5s"}, "needs --canary"},
+		{"export to nowhere by cause", []string{"dead", "export", "orders", "--cause", "zz"}, `--cause is "zz"`},
 		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
 		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes, and --export FILE to keep a copy. --dry-run"},
 		{"discard with a copy", []string{"dead", "discard", "orders", "--export", "absent"}, "use --yes. --dry-run"},
@@ -52,7 +57,8 @@ func TestWrongUse(t *testing.T) {
 		{"no flag of RabbitMQ", []string{"dead", "list", "orders", "--url", "nats://127.0.0.1:1", "--any-limit"}, "unknown flag: --any-limit"},
 		{"no flag of groups", []string{"dead", "list", "orders", "--consumer-group", "billing"}, "unknown flag: --consumer-group"},
 		{"no tier", []string{"tiers", "drain", "orders"}, "needs QUEUE and TIER"},
-		{"tier", []string{"tiers", "drain", "orders", "60s"}, "want the spelling"},
+		{"file and schedule", []string{"topology", "plan", "--file", "x", "--schedule", "bad"}, "--file and --queue, --schedule, "},
+		{"tier", []string{"tiers", "drain", "orders", "60s", "--rate", "x"}, "want the spelling"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -77,6 +83,7 @@ func TestHelp(t *testing.T) {
 			assert.NotContains(t, r.stdout, foreign, command)
 		}
 	}
+	assert.Contains(t, run(t, 0, "dead", "list", "--reason", "(", "--help").stdout, "Examples:\n  ")
 	assert.Contains(t, run(t, 0, "dead", "list", "--help", "--url", "postgres://127.0.0.1:1/a").stdout, "--table")
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,12 +41,12 @@ type place struct {
 	queue string
 }
 
-// on returns what a command does on letters. Its flags are validated before the backend is reached.
+// on returns what a command does on letters. Its flags are read and validated before the backend is reached.
 func (e *env) on(
-	flags interface{ Validate() error }, use func(ctx context.Context, at place, args []string) error,
+	flags variables, of interface{ Validate() error }, use func(ctx context.Context, at place, args []string) error,
 ) func(ctx context.Context, args []string) error {
 	return func(ctx context.Context, args []string) error {
-		if err := ofFlags(flags.Validate()); err != nil {
+		if err := cmp.Or(flags.read(), ofFlags(of.Validate())); err != nil {
 			return err
 		}
 		return e.withStore(ctx, func(store *backend.Store) error {

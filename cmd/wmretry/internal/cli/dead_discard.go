@@ -26,7 +26,7 @@ func newDiscardCommand(e *env) *cobra.Command {
 	d := &discard{env: e}
 	flags := filterFlags(&d.Filter, variables{"limit": &d.Limit, "dry-run": &d.DryRun, "yes,y": &d.yes,
 		"export": &d.export})
-	c := e.command("dead discard "+e.of(), flags, e.on(d, d.run))
+	c := e.command("dead discard "+e.of(), flags, e.on(flags, d, d.run))
 	c.Hidden = e.kind.Keeps
 	return c
 }

@@ -26,15 +26,16 @@ type export struct {
 
 func newExportCommand(e *env) *cobra.Command {
 	f := &export{env: e}
-	return e.command("dead export "+e.of(), filterFlags(&f.Filter, variables{"output,o": &f.to}), e.on(f, f.run))
+	flags := filterFlags(&f.Filter, variables{"output,o": &f.to})
+	return e.command("dead export "+e.of(), flags, e.on(flags, f, f.run))
 }
 
 // Validate reports all faults of the filter, and whether there is a file.
 func (f *export) Validate() error {
-	if f.to == "" {
-		return errors.New("export needs -o FILE, or -o - for stdout")
+	if err := f.Filter.Validate(); err != nil || f.to != "" {
+		return err
 	}
-	return f.Filter.Validate()
+	return errors.New("export needs -o FILE, or -o - for stdout")
 }
 
 func (f *export) run(ctx context.Context, at place, _ []string) error {

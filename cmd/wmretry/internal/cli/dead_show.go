@@ -23,12 +23,13 @@ func newShowCommand(e *env) *cobra.Command {
 	f := &testFlags{}
 	flags := variables{"go-test": &f.config.Name, "redact": (*list)(&f.config.Redact),
 		"drop-payload": &f.config.DropPayload, "overwrite": &f.overwrite}
-	c := e.command("dead show "+e.of()+" ID", flags, e.on(f, func(ctx context.Context, at place, args []string) error {
+	show := func(ctx context.Context, at place, args []string) error {
 		if f.given("go-test") {
 			return e.goTest(ctx, at, args[1], f)
 		}
 		return e.show(ctx, at, args[1])
-	}))
+	}
+	c := e.command("dead show "+e.of()+" ID", flags, e.on(flags, f, show))
 	f.given = c.Flags().Changed
 	return c
 }

@@ -16,9 +16,9 @@ import (
 
 // filterFlags returns the flags that select letters, and those of one command.
 func filterFlags(selected *letters.Filter, own variables) variables {
-	metadata := func(key, value string) error {
+	metadata := func(by, key, value string) error {
 		if before, twice := selected.Metadata[key]; twice && before != value {
-			return usage("--meta names %q twice with different values: no letter has both", key)
+			return usage("%s %q twice with different values: no letter has both", by, key)
 		}
 		if selected.Metadata == nil {
 			selected.Metadata = map[string]string{}
@@ -26,40 +26,45 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 		selected.Metadata[key] = value
 		return nil
 	}
+	byKey := &reader{kind: "string", read: func(key string) error { return metadata("", recordkey.Key, key) }}
 	all := variables{
 		"error-type": texts(&selected.ErrorType), "cause": texts(&selected.Cause),
 		"dead-reason": texts(&selected.DeadReason), "handler": texts(&selected.Handler),
 		"reason":     reads(&selected.Reason, expression),
 		"older-than": reads(&selected.OlderThan, age("--older-than")),
 		"newer-than": reads(&selected.NewerThan, age("--newer-than")),
-		"key":        reader{"string", func(key string) error { return metadata(recordkey.Key, key) }},
-		"id": reader{"stringArray", func(id string) error {
+		"key":        byKey,
+		"id": &reader{kind: several, read: func(id string) error {
 			selected.IDs = append(selected.IDs, ids(id)...)
 			return nil
 		}},
-		"meta": reader{"stringArray", func(pair string) error {
+		"meta": &reader{kind: several, read: func(pair string) error { // after key
 			key, value, found := strings.Cut(pair, "=")
 			if !found || key == "" {
 				return usage("--meta %q: it must be key=value", pair)
 			}
-			return metadata(key, value)
+			if key == recordkey.Key && len(byKey.texts) > 0 {
+				return metadata("--key and --meta name", key, value)
+			}
+			return metadata("--meta names", key, value)
 		}},
 	}
 	for name, variable := range all {
-		of := variable.(reader)
-		all[name] = reader{of.kind, func(text string) error {
+		of := variable.(*reader)
+		read := of.read
+		of.read = func(text string) error {
 			if text == "" { // alone it would select all letters
 				return usage("--%s is empty: it selects no letter. If it is a variable of the shell, that is not set", name)
 			}
-			return of.read(text)
-		}}
+			return read(text)
+		}
 	}
 	maps.Copy(all, own)
 	return all
 }
 
 // texts returns a reader that sets a text.
-func texts(to *string) reader {
+func texts(to *string) *reader {
 	return reads(to, func(text string) (string, error) { return text, nil })
 }
 

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/template"
@@ -161,15 +162,32 @@ func (all variables) addTo(flags *pflag.FlagSet) {
 	}
 }
 
-// reader is the variable of a flag whose texts a function reads.
-type reader struct {
-	kind string // the kind of its values, as the help names it
-	read func(text string) error
+// read reads the texts of the flags that have a reader, in the order of their names, and returns all faults.
+func (all variables) read() (err error) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if r, is := all[name].(*reader); is {
+			for _, text := range r.texts {
+				err = errors.Join(err, r.read(text))
+			}
+		}
+	}
+	return err
 }
 
+// reader is the variable of a flag whose texts a function reads, once all arguments are known: a fault in one of them
+// does not hide the help, or that another one is missing.
+type reader struct {
+	kind  string // the kind of its values, as the help names it
+	read  func(text string) error
+	texts []string // given
+}
+
+// several is the kind of a flag whose values are all read. Of another one it is the last.
+const several = "stringArray"
+
 // reads returns a reader that sets a variable. An empty text is the zero value.
-func reads[T any](to *T, read func(text string) (T, error)) reader {
-	return reader{"string", func(text string) (err error) {
+func reads[T any](to *T, read func(text string) (T, error)) *reader {
+	return &reader{kind: "string", read: func(text string) (err error) {
 		if *to = *new(T); text != "" {
 			*to, err = read(text)
 		}
@@ -178,13 +196,19 @@ func reads[T any](to *T, read func(text string) (T, error)) reader {
 }
 
 // Set implements pflag.Value.
-func (r reader) Set(text string) error { return r.read(text) }
+func (r *reader) Set(text string) error {
+	if r.kind != several {
+		r.texts = nil
+	}
+	r.texts = append(r.texts, text)
+	return nil
+}
 
 // String implements pflag.Value.
-func (r reader) String() string { return "" }
+func (r *reader) String() string { return "" }
 
 // Type implements pflag.Value.
-func (r reader) Type() string { return r.kind }
+func (r *reader) Type() string { return r.kind }
 
 // describeFlags gives the flags of a command and of those below it their texts, and what a shell completes after them.
 func (e *env) describeFlags(c *cobra.Command) {

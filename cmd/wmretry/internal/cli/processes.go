@@ -211,7 +211,7 @@ func newKeyCommand(e *env) *cobra.Command {
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
 	var lasts time.Duration
-	if err := reads(&lasts, age("--for")).Set(f.limit); err != nil {
+	if err := reads(&lasts, age("--for")).read(f.limit); err != nil {
 		return err
 	}
 	if lasts <= 0 || lasts > command.LongestLimit {

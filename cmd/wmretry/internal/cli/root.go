@@ -47,7 +47,7 @@ func run(interrupted context.Context, e *env, args []string) int {
 		// A summary is printed already.
 		code = codeInterrupted
 		_, _ = fmt.Fprintln(e.stderr, "wmretry: interrupted")
-	case !e.prepared && code != codeUsage:
+	case !e.prepared:
 		code = codeUsage
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
 			"--help with examples.\n", e.printable(err.Error()))
@@ -76,12 +76,6 @@ func newRoot(e *env) *cobra.Command {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentPreRun = func(*cobra.Command, []string) { e.prepare() }
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if own := new(exitError); errors.As(err, &own) { // of a flag that is parsed, and named in it
-			return own
-		}
-		return err
-	})
 	e.globalFlags().addTo(root.PersistentFlags())
 	if table := root.PersistentFlags().Lookup("table"); table != nil {
 		table.Hidden = e.kind.Name != "PostgreSQL" // ui can have PostgreSQL as another backend than the first

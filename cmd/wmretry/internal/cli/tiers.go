@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func newDrainCommand(e *env) *cobra.Command {
 			return usage("TIER is %q: it must be the delay as status shows it, such as 10s, 5m or 1500ms: %w",
 				args[1], err)
 		}
-		if err := ofFlags(o.Validate()); err != nil {
+		if err := cmp.Or(flags.read(), ofFlags(o.Validate())); err != nil {
 			return err
 		}
 		tier := fmt.Sprintf("%s.%s.%v", args[0], e.prefix(), delay)

@@ -256,24 +256,27 @@ func TestKeyWord(t *testing.T) {
 	}
 }
 
-// TestIDs: an id has every character.
+// TestIDs: an id has every character. Of a flag with one value the last one is read.
 func TestIDs(t *testing.T) {
 	var filter letters.Filter
 	c := &cobra.Command{}
-	filterFlags(&filter, nil).addTo(c.Flags())
+	flags := filterFlags(&filter, nil)
+	flags.addTo(c.Flags())
 	given := []string{`a,b`, `a"b`, `"a,b"`, `it's`}
 	for _, id := range given {
-		require.NoError(t, c.ParseFlags([]string{"--id", id}))
+		require.NoError(t, c.ParseFlags([]string{"--id", id, "--key", id}))
 	}
+	require.NoError(t, flags.read())
 	assert.True(t, selects(filter))
 	assert.Equal(t, given, filter.IDs)
+	assert.Equal(t, map[string]string{"retry_key": "it's"}, filter.Metadata)
 }
 
 // TestAFilterIsNotEmpty: one that is empty, such as a variable that is not set, does not select all letters.
 func TestAFilterIsNotEmpty(t *testing.T) {
 	for _, command := range []string{"list", "discard", "redrive", "export"} {
 		for flag := range filterFlags(&letters.Filter{}, nil) {
-			for _, rest := range [][]string{nil, {"--id", "a"}, {"--handler", "billing"}} {
+			for _, rest := range [][]string{nil, {"--id", "a"}, {"--meta", "a=b"}} {
 				var stderr bytes.Buffer
 				e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
 				args := append([]string{"dead", command, "orders", "--" + flag, ""}, rest...)

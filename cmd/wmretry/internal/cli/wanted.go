@@ -134,8 +134,7 @@ const defaultPrefetch = 512
 
 // wantedFlags describe what apps declare: the schedule or the partitions of work queues, or a file for everything else.
 type wantedFlags struct {
-	file                 string
-	schedule             schedule
+	file, schedule       string
 	queues               []string
 	partitions, prefetch int
 }
@@ -143,18 +142,10 @@ type wantedFlags struct {
 // with returns these flags and those of one command.
 func (f *wantedFlags) with(own variables) variables {
 	f.prefetch = defaultPrefetch
-	all := variables{"file": &f.file, "schedule": reads(&f.schedule, parseSchedule), "queue": &f.queues,
+	all := variables{"file": &f.file, "schedule": &f.schedule, "queue": &f.queues,
 		"partitions": &f.partitions, "prefetch": &f.prefetch}
 	maps.Copy(all, own)
 	return all
-}
-
-// parseSchedule reads --schedule.
-func parseSchedule(given string) (s schedule, err error) {
-	if err = s.UnmarshalText([]byte(given)); err != nil {
-		err = usage("--schedule: %w", err)
-	}
-	return s, err
 }
 
 // given reports whether any flag is set.
@@ -162,7 +153,7 @@ func (f *wantedFlags) given() bool { return f.file != "" || f.described() }
 
 // described reports whether the flags other than --file describe anything.
 func (f *wantedFlags) described() bool {
-	return len(f.schedule) > 0 || f.partitions != 0 || f.prefetch != defaultPrefetch || len(f.queues) > 0
+	return f.schedule != "" || f.partitions != 0 || f.prefetch != defaultPrefetch || len(f.queues) > 0
 }
 
 // wanted returns what the flags or the file describe.
@@ -197,15 +188,20 @@ func (f *wantedFlags) declarations() ([]declaration, error) {
 		return readDeclarations(f.file)
 	case len(f.queues) == 0:
 		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
-	case len(f.schedule) == 0 && f.partitions == 0:
+	case f.schedule == "" && f.partitions == 0:
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
 	}
 	if f.partitions == 0 && f.prefetch != defaultPrefetch {
 		return nil, usage("--prefetch is %d without --partitions: it is the Prefetch of handlers with partitions. Add "+
 			"--partitions, or leave it out", f.prefetch)
 	}
-	return []declaration{{Queues: f.queues, Schedule: f.schedule, Partitions: f.partitions,
-		Prefetch: only(f.partitions != 0, f.prefetch)}}, nil
+	d := declaration{Queues: f.queues, Partitions: f.partitions, Prefetch: only(f.partitions != 0, f.prefetch)}
+	if f.schedule != "" {
+		if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
+			return nil, usage("--schedule: %w", err)
+		}
+	}
+	return []declaration{d}, nil
 }
 
 // readDeclarations reads a file with one declaration or a list of them.
