@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // The messages of a work queue that is gone become orphans, and stop none of the other work queues. The redrive of
@@ -53,7 +54,8 @@ func full(kind string) amqp091.Table {
 	return amqp091.Table{"x-queue-type": kind, "x-max-length": int64(10), "x-overflow": "reject-publish"}
 }
 
-// The messages that a full work queue does not take wait in its inbox, and stop none of the other work queues.
+// The messages that a full work queue does not take wait in its inbox, and neither stop nor delay those of the other work
+// queues.
 func TestAFullWorkQueue(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"quorum", "classic"} {
@@ -63,8 +65,19 @@ func TestAFullWorkQueue(t *testing.T) {
 			refusing := g.queue("refusing")
 			g.declare(refusing, full(kind))
 			processed := g.consumeHealthy()
-			g.wait(refusing)
+			control := newGroup(t) // whose other work queue takes all messages
+			other := control.queue("other")
+			control.declare(other, amqp091.Table{"x-queue-type": kind})
+			beside := control.consumeHealthy()
+			began := [2]time.Time{}
+			for i, one := range []func(){func() { g.wait(refusing) }, func() { control.wait(other) }} {
+				began[i] = time.Now()
+				one()
+			}
 			g.healthyArrive(processed)
+			control.healthyArrive(beside)
+			late, without := slowest(processed, began[0]), slowest(beside, began[1])
+			assert.Less(t, late, 2*without, "the full queue makes others late")
 			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch },
 				"its messages wait")
 			assert.Less(t, g.messages(refusing), batch/2, "it refuses messages")
@@ -72,6 +85,15 @@ func TestAFullWorkQueue(t *testing.T) {
 			assert.Empty(t, processed.Twice())
 		})
 	}
+}
+
+// slowest is how long the messages took, but one in a hundred. Their tier is a part of it.
+func slowest(of *testapp.Ledger, began time.Time) time.Duration {
+	var all []time.Duration
+	for _, times := range of.Times() {
+		all = append(all, times[0].Sub(began))
+	}
+	return claims.Percentile(all, 0.99)
 }
 
 // A full work queue whose consumer goes on gets each of its messages once. The broker offers refused messages again
