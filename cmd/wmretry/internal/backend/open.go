@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,23 +46,58 @@ func openRedis(ctx context.Context, o Config) (*Store, error) {
 	if o.TLS != nil {
 		options.TLSConfig = o.TLS
 	}
+	ofNodes := *options
 	node := redis.NewClient(options)
 	var client redis.UniversalClient = node
 	end := func() { _ = client.Close() }
-	// Each node of a cluster, or one name for all of them, leads to the others. Only a node of a cluster answers.
-	if len(hosts) > 1 || node.ClusterInfo(ctx).Err() == nil {
+	if len(hosts) > 1 {
 		end()
-		client = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: hosts, Username: options.Username, Password: options.Password, TLSConfig: options.TLSConfig,
-			ClientName: program,
-		})
+		client = cluster(hosts, ofNodes)
 	}
-	if err := client.Ping(ctx).Err(); err != nil {
+	var nodes []string
+	if err = client.Ping(ctx).Err(); err == nil && len(hosts) == 1 {
+		nodes = announced(ctx, node)
+	}
+	// Each node of a cluster, or one name for all of them, leads to the others.
+	if len(nodes) > 1 {
+		end()
+		client = cluster(hosts, ofNodes)
+		within, cancel := context.WithTimeout(ctx, connectTimeout/2) // Open returns its own error after all of it
+		defer cancel()
+		if err = client.Ping(within).Err(); err != nil {
+			// err is explained
+			err = advised{fmt.Errorf("cannot connect to Redis at %s: it is a node of a cluster, whose nodes announce the "+
+				"addresses %s, and these do not answer: %v; run the command where it reaches them, such as inside of the "+
+				"network of the cluster", o.Address.Place(), strings.Join(nodes, ", "), err)}
+		}
+	}
+	if err != nil {
 		end()
 		return nil, err
 	}
 	store, err := redisretry.Letters(redisretry.Config{Client: client, Prefix: o.Prefix}, o.Logger)
 	return relayed(store, err, end)
+}
+
+// cluster returns the client of a Redis Cluster. Each node is reached with the options of the address.
+func cluster(hosts []string, ofNodes redis.Options) *redis.ClusterClient {
+	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: hosts, NewClient: func(o *redis.Options) *redis.Client {
+		own := ofNodes
+		own.Addr, own.DB, own.MaxRetries = o.Addr, 0, cmp.Or(own.MaxRetries, o.MaxRetries)
+		return redis.NewClient(&own)
+	}})
+}
+
+// announced returns the addresses that the nodes of a Redis Cluster announce. A server that is no node has none.
+func announced(ctx context.Context, node *redis.Client) []string {
+	var all []string
+	for _, part := range node.ClusterSlots(ctx).Val() {
+		for _, of := range part.Nodes {
+			all = append(all, of.Addr)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func openNATS(_ context.Context, o Config) (*Store, error) {

@@ -1,15 +1,20 @@
 package backend
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -85,4 +90,73 @@ func TestABrokenConnection(t *testing.T) {
 		assert.Equal(t, broken, o.refused(broken))
 	}
 	assert.ErrorContains(t, o.refused(&amqp091.Error{Code: amqp091.NotFound}), `check the virtual host "/"`)
+}
+
+// aNode returns the address of a server that answers as a node of Redis, and CLUSTER SLOTS with a text.
+func aNode(t *testing.T, slots string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	answers := map[string]string{"hello": "-ERR unknown command\r\n", "ping": "+PONG\r\n", "cluster": slots}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					var words int
+					_, _ = fmt.Sscanf(lines.Text(), "*%d", &words)
+					var all []string
+					for range 2 * words { // each is after its length
+						lines.Scan()
+						all = append(all, lines.Text())
+					}
+					_, _ = io.WriteString(conn, cmp.Or(answers[all[1]], "+OK\r\n"))
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestOneAddressOfRedis: a cluster of several nodes is reached by the addresses that they announce. The only node is
+// reached by that of the user, such as a forwarded port, and so is a server that is no cluster.
+func TestOneAddressOfRedis(t *testing.T) {
+	t.Parallel()
+	const at = "*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$1\r\n%[1]d\r\n" // a node on a port where none listens
+	for name, row := range map[string]struct{ slots, want string }{
+		"no cluster": {"-ERR This instance has cluster support disabled\r\n", ""},
+		"one node":   {fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n"+at, 1), ""},
+		"two nodes": {fmt.Sprintf("*2\r\n*3\r\n:0\r\n:99\r\n"+at, 1) + fmt.Sprintf("*3\r\n:100\r\n:16383\r\n"+at, 2),
+			"whose nodes announce the addresses 127.0.0.1:1, 127.0.0.1:2, and these do not answer: dial tcp 127.0.0.1:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address, err := Parse("redis://" + aNode(t, row.slots))
+			require.NoError(t, err)
+			store, err := Open(t.Context(), Config{Address: address})
+			if row.want != "" {
+				require.ErrorContains(t, err, row.want)
+				return
+			}
+			require.NoError(t, err)
+			assert.NoError(t, store.Close())
+		})
+	}
+}
+
+// TestOptionsOfAClusterAreThoseOfItsNodes, which have one database.
+func TestOptionsOfAClusterAreThoseOfItsNodes(t *testing.T) {
+	t.Parallel()
+	client := cluster([]string{"127.0.0.1:1"}, redis.Options{ReadTimeout: 7 * time.Second, DB: 2, Username: "shop"})
+	defer func() { assert.NoError(t, client.Close()) }()
+	node := client.Options().NewClient(&redis.Options{Addr: "127.0.0.1:2", MaxRetries: -1})
+	defer func() { assert.NoError(t, node.Close()) }()
+	has := node.Options()
+	assert.Equal(t, []any{"127.0.0.1:2", 7 * time.Second, 0, "shop", 0},
+		[]any{has.Addr, has.ReadTimeout, has.DB, has.Username, has.MaxRetries})
 }
