@@ -33,7 +33,9 @@ type costSide struct {
 func measureCost(b *bench) error {
 	names := []string{"tiers of each work queue", "by hand"}
 	sides := make([]*costSide, len(names))
-	for i, declare := range []func(uri string) (copies, error){b.copies, copiesByHand} {
+	for i, declare := range []func(uri string) (copies, error){
+		func(uri string) (copies, error) { return b.copies(uri, costTier) }, copiesByHand,
+	} {
 		uri, remove, err := b.vhost("cost")
 		if err != nil {
 			return err
@@ -105,8 +107,8 @@ func copiesByHand(uri string) (copies, error) {
 }
 
 // copies declares a work queue with a tier as the library does.
-func (b *bench) copies(uri string) (copies, error) {
-	c := configOf(uri, backoff.Schedule{costTier})
+func (b *bench) copies(uri string, wait time.Duration) (copies, error) {
+	c := configOf(uri, backoff.Schedule{wait})
 	t, err := topologyOf(c, work)
 	if err != nil {
 		return nil, err
@@ -116,7 +118,7 @@ func (b *bench) copies(uri string) (copies, error) {
 		again := copied
 		again.Headers = maps.Clone(copied.Headers)
 		again.Headers[publisher.UUIDHeader] = claims.ID(message)
-		return t.Exchanges[0].Name, naming.RetryKey(work, backoff.Tier(costTier)), again
+		return t.Exchanges[0].Name, naming.RetryKey(work, backoff.Tier(wait)), again
 	}, errors.Join(err, declare(uri, c, work))
 }
 

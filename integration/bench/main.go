@@ -41,6 +41,7 @@ var questions = []question{
 	{"storm", measureStorm},
 	{"redrive", measureRedrive},
 	{"worker", measureWorker},
+	{"million", measureMillion},
 	{"cost", measureCost},
 	{"order", measureOrder},
 }
