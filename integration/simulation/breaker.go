@@ -27,6 +27,7 @@ const (
 // outage is what a handler of a process does in it.
 type outage struct {
 	failed []time.Time // the last opensAt failures
+	ended  []time.Time // the calls in breakerWindow
 	opened time.Time   // when its breaker was open at the latest; zero: not yet
 	calls  int         // after that
 	last   time.Time   // the last one of these
@@ -120,6 +121,8 @@ func (l *ledger) decides(p *process, m *letter, err error) {
 	if l.plan.tenants != nil {
 		opensAt = opensKeyAt
 	}
+	isOld := func(at time.Time) bool { return time.Since(at) > breakerWindow }
+	o.ended = append(slices.DeleteFunc(o.ended, isOld), time.Now())
 	if err == nil {
 		o.streak++
 		return
@@ -137,6 +140,15 @@ func (l *ledger) decides(p *process, m *letter, err error) {
 	}
 	if len(o.failed) == opensAt && time.Since(o.failed[0]) < breakerWindow && o.opened.IsZero() {
 		o.opened = time.Now()
+	}
+}
+
+// pausesBy checks that a handler pauses because of what it knows from breakerWindow alone.
+func (l *ledger) pausesBy(p *process, queue string, known int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ended := l.outageOf(p, queue, "").ended; known > len(ended) && l.undisturbed() && !l.plan.produces {
+		l.violate("", "process %d pauses %s by %d outcomes, and had %d in %v", p.number, queue, known, len(ended), breakerWindow)
 	}
 }
 

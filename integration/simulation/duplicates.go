@@ -40,6 +40,12 @@ const (
 	confirmTime = 3 * time.Second
 )
 
+// lost reports whether its delivery was lost before the end of its call.
+func (f *flight) lost() bool {
+	at := time.Unix(0, f.process.lostAt.Load())
+	return f.called && f.from.Before(at) && f.ended.Sub(at) > pauses
+}
+
 func (f *flight) until() time.Time {
 	if f.settled.IsZero() || f.produce && f.over.IsZero() {
 		return time.Now()
@@ -293,14 +299,15 @@ func (o observer) Event(e retry.Event) {
 		m.flights = append(m.flights, &flight{process: o.process, state: came, from: at.Add(-confirmTime), ended: at})
 	}
 	f, was := m.flights[of], m.flights[of].held
-	if lost := time.Unix(0, o.process.lostAt.Load()); f.called && l.plan.unordered() && f.from.Before(lost) &&
-		f.ended.Sub(lost) > pauses && copies(e.Outcome) {
-		l.violate(m.id, "%s is %s %v after its delivery was lost", m.id, e.Outcome, f.ended.Sub(lost))
+	if l.plan.unordered() && f.lost() && copies(e.Outcome) {
+		l.violate(m.id, "%s is %s after its delivery was lost", m.id, e.Outcome)
 	}
 	l.countsNot(m, f, e)
 	switch {
 	case e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNacked) && e.Record.DeadReason == "":
 		l.violate(m.id, "%s is held although another tier can have room: %v", m.id, e.Err)
+	case e.Outcome == retry.DeadLettered && m.calls == 0:
+		l.violate(m.id, "%s is a dead letter, %s, and was never called", m.id, e.Record.DeadReason)
 	case e.Outcome == retry.GivenBack && f.called && !was && l.plan.fate(m.id).how != returns &&
 		l.plan.only(planned...) && !o.process.endsCalls():
 		l.violate(m.id, "%s goes back after its call, which no fault explains", m.id)

@@ -10,13 +10,16 @@ import (
 const tick = time.Millisecond
 
 // sent notes when a message may come next, after a call.
-func (l *ledger) sent(m *letter, record retry.Record, err error) {
+func (l *ledger) sent(m *letter, record retry.Record, err error, lost bool) {
 	next, delay := state{record.Failures + 1, record.Snoozes}, time.Duration(0)
 	if record.Failures < len(l.plan.schedule) {
 		delay = l.plan.schedule[record.Failures]
 	}
 	probe := state{record.Failures, record.Snoozes + 1} // of the breaker
 	switch {
+	case lost && l.plan.shape != builder && !l.plan.mayHave(hangs): // the broker delivers it again as it was
+		m.due = time.Now()
+		return
 	case err == errBusy:
 		next.failures, next.snoozes, delay = record.Failures, record.Snoozes+1, snooze
 	case err == errNotHere:
@@ -31,7 +34,9 @@ func (l *ledger) sent(m *letter, record retry.Record, err error) {
 		delay = l.plan.requested(m.id)
 	}
 	m.due = time.Now().Add(delay)
-	m.may(next, delay)
+	if !l.last(m, record, err) { // else it comes again as at the first time, from the dead letters
+		m.may(next, delay)
+	}
 	if l.plan.breaker {
 		m.may(probe, min(delay, l.plan.shortest()))
 	}
@@ -47,6 +52,9 @@ func (l *ledger) outlasts(queue, id string, record retry.Record) {
 	}
 	if m := l.letters[queue+id]; m != nil {
 		m.outlasted = true
+		if l.plan.only(hangs) { // "the call counts as a failure when the message comes again"
+			m.furthest = max(m.furthest, record.Failures+record.Snoozes+1)
+		}
 		m.may(state{record.Failures + 1, record.Snoozes}, 0)
 		m.may(state{record.Failures, record.Snoozes + 1}, 0)
 	}

@@ -88,6 +88,9 @@ func (p plan) lasts(id string, record retry.Record, since time.Duration) time.Du
 	return p.upTo(p.takes, "lasts", id, record.Failures)
 }
 
+// ignores reports whether a handler ignores the end of its context. One that keeps an order may do so.
+func (p plan) ignores() bool { return p.shape != keepsOrder || p.number("ignores")%2 == 0 }
+
 // outcome is the error of a call, nil for a success. first is the first call of the message in this queue.
 func (p plan) outcome(id string, record retry.Record, first bool, since time.Duration) error {
 	f := p.fate(id)

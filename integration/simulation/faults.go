@@ -38,6 +38,10 @@ const tiersFull, deadFull = `\.retry\.`, `\.dead$`
 // whole reports whether a fault is not only a part of what it can be.
 func (f fault) whole() bool { return f.pick/4%2 == 0 }
 
+// again reports whether a handler that is paused was paused a moment before, and whether connections are lost within a
+// call.
+func (f fault) again() bool { return f.pick/128%2 == 0 }
+
 // deploys reports whether a process is stopped and started in the middle of a fault.
 func (f fault) deploys() bool {
 	switch f.kind {
@@ -107,14 +111,17 @@ var kinds = map[string]int{
 // own are the kinds of faults that only some shapes have, with their weights.
 var own = map[bool]map[string]int{ // by whether it keeps an order
 	false: {unbind: 3, noTier: 2, noWork: 1, noReturn: 1, noExchange: 1},
-	true:  {noWork: 1, noExchange: 1, noPart: 2, partDeleted: 2, alarm: 5, pause: 4, full: 6, hangs: 5},
+	true:  {noWork: 1, noExchange: 1, noPart: 2, partDeleted: 2, alarm: 5, pause: 4, full: 6, hangs: 5, cutBoth: 4},
 }
 
 func (p plan) kinds() map[string]int {
 	all := maps.Clone(kinds)
 	maps.Copy(all, own[p.shape == keepsOrder])
-	if p.shape == tierGroup {
+	switch {
+	case p.shape == tierGroup:
 		all[noTier] = 6
+	case p.produces:
+		all[full], all[nackAt] = 9, 6
 	}
 	return all
 }
@@ -270,8 +277,10 @@ func (w *world) make(f fault) {
 	queue := queues[f.pick%len(queues)]
 	switch f.kind {
 	case cutBoth:
-		p.lostAt.Store(time.Now().UnixNano())
-		p.disturb(model.Reset)
+		if p.cutsCall.Store(f.again()); !f.again() {
+			p.lostAt.Store(time.Now().UnixNano())
+			p.disturb(model.Reset)
+		}
 	case halfOpen:
 		w.ledger.disturbed(notices)
 		p.disturbOne(f.pick, model.Silent)
@@ -315,7 +324,14 @@ func (w *world) make(f fault) {
 		}
 		defer p.pausing.Store(false)
 		if p.connection.Pause(handlerOf(queue)) == nil {
-			time.Sleep(f.lasts / 2) // what was handed to the handler goes on
+			half := time.After(f.lasts / 2)
+			if f.again() { // what was bound just before is bound once more
+				time.Sleep(f.lasts / 8)
+				_ = p.connection.Resume(handlerOf(queue))
+				time.Sleep(f.lasts / 8)
+				_ = p.connection.Pause(handlerOf(queue))
+			}
+			<-half // what was handed to the handler goes on
 			p.setPaused(queue, true)
 			if f.whole() {
 				w.purge(queue, queue) // only an empty queue is replaced
@@ -393,6 +409,7 @@ func (w *world) change(f fault, queue string) {
 			w.ledger.lost(0)
 			return 541
 		})
+		w.broker.DeleteQueue(queue+".dead", true) // it is what a start has to declare
 		w.running(f.pick).disturb(model.Cut)
 		time.Sleep(f.lasts)
 		w.broker.Refuse(nil)

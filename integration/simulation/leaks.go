@@ -35,23 +35,11 @@ func (p plan) closes() time.Duration {
 // bubble is in the first line of a stack.
 var bubble = regexp.MustCompile(`synctest bubble \d+`)
 
-// bounded checks that there are not more and more goroutines, nor more messages in flight than the prefetch.
+// bounded checks that there are not more and more goroutines.
 func (w *world) bounded() {
 	most := w.goroutines + w.plan.processes*(perProcess+10*w.plan.concurrency*len(w.plan.queues()))
 	if n := runtime.NumGoroutine(); n > most {
 		w.ledger.violated("", "there are %d goroutines, and %d before the run", n, w.goroutines)
-	}
-	for number := range w.processes {
-		p := w.running(number)
-		if p.connection == nil || !w.plan.mayHave(withheld) { // else few messages wait for confirms
-			continue
-		}
-		for _, s := range p.connection.Health().Subscriptions {
-			if s.InFlight > s.Prefetch {
-				w.ledger.violated("", "process %d has %d messages of %s in flight, and may have %d", number, s.InFlight, s.Queue,
-					s.Prefetch)
-			}
-		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -59,6 +60,8 @@ type ledger struct {
 	again      []time.Time // when work queues were replaced once more
 	silence    time.Time   // the end of the time in which the broker does not confirm what is moved
 	movedAgain []loss      // the ends of movers in that time
+
+	handedOver atomic.Int64 // the partitions in a row that processes have handed over because of their shares
 
 	mu         sync.Mutex
 	letters    map[string]*letter // the letters, by work queue and id
@@ -125,44 +128,41 @@ func (m *letter) at(s state) *visit {
 }
 
 // called notes a call, with the limits that it has from its breaker, and reports whether it is the first one of the
-// message. ended is called with its end, before the function ended of the ledger.
-func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record, is limits) (
-	first bool, ended func(error),
-) {
+// message. The flight is nil for a stranger.
+func (l *ledger) called(p *process, queue string, msg *message.Message, r retry.Record, is limits) (bool, *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := string(msg.Payload)
-	l.broker.Note("process %d: %s calls for %s after %d failures, %d snoozes", p.number, queue, id, record.Failures,
-		record.Snoozes)
+	l.broker.Note("process %d: %s calls for %s after %d failures, %d snoozes", p.number, queue, id, r.Failures,
+		r.Snoozes)
 	m := l.letters[queue+id]
 	if m == nil {
 		l.violate(id, "a stranger in %s: %q", queue, id)
-		return true, func(error) {}
+		return true, nil
 	}
 	m.inCall++
-	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes},
+	f := &flight{process: p, from: time.Now(), called: true, state: state{r.Failures, r.Snoozes},
 		probe: is.probe}
 	m.flights = append(m.flights, f)
 	l.awaitsAck(p, f, msg)
-	ended = func(err error) { f.ended, f.down = time.Now(), isDownErr(err) }
 	if p.dead.Load() {
-		return m.calls == 0, ended
+		return m.calls == 0, f
 	}
 	l.lastCall[queue] = time.Now()
 	l.lastOf[queue+m.key] = time.Now()
 	m.calls++
 	l.same(m, msg)
-	v := m.at(state{record.Failures, record.Snoozes})
+	v := m.at(state{r.Failures, r.Snoozes})
 	v.calls++
-	l.inTime(m, v, record)
+	l.inTime(m, v, r)
 	l.inOrder(m)
-	l.remembers(m, record)
-	l.double(m, v, record)
+	l.remembers(m, r)
+	l.double(m, v, r)
 	if is.handler { // its keys are as new
 		l.forgetOutages(p, queue)
 	}
 	l.isProbe(p, m)
-	return m.calls == 1, ended
+	return m.calls == 1, f
 }
 
 // awaitsAck notes when a message is acked or nacked whose handler produces another one. Its outcome is reported before
@@ -184,16 +184,16 @@ func (l *ledger) awaitsAck(p *process, f *flight, msg *message.Message) {
 }
 
 // ended notes the end of a call.
-func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error, ended func(error)) {
+func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error, f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ended(err)
 	m := l.letters[queue+id]
 	if m == nil {
 		return
 	}
+	f.ended, f.down = time.Now(), isDownErr(err)
 	m.inCall--
-	l.sent(m, record, err)
+	l.sent(m, record, err, f.lost())
 	l.decides(p, m, err)
 	if p.dead.Load() {
 		return
@@ -205,10 +205,15 @@ func (l *ledger) ended(p *process, queue, id string, record retry.Record, err er
 	case err == errStale:
 		m.discarded++
 		m.finished = true
-	case !isDownErr(err) && l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
-		record.Failures == len(l.plan.schedule):
+	case l.last(m, record, err):
 		m.finished = true
 	}
+}
+
+// last reports whether a failure is the last one of its message.
+func (l *ledger) last(m *letter, record retry.Record, err error) bool {
+	once := err == errInvalid || !isDownErr(err) && l.plan.fate(m.id).how == permanent
+	return once || err != errBusy && err != errNotHere && record.Failures == len(l.plan.schedule)
 }
 
 // disturbed notes that a fault begins, or ends, that lasts so long.
@@ -216,6 +221,7 @@ func (l *ledger) disturbed(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.calm = latest(l.calm, time.Now().Add(lasts))
+	l.handedOver.Store(0)
 }
 
 // purged notes that an operator has purged a message. Of a tier of several work queues, its routing key has the queue.

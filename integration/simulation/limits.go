@@ -1,7 +1,9 @@
 package simulation
 
-// limited checks at the begin of a call that a handler has not more calls than its concurrency, and none while it is
-// paused.
+import "cmp"
+
+// limited checks at the begin of a call that a handler has not more calls than its concurrency, not more messages in
+// flight than its prefetch, and none while it is paused.
 func (p *process) limited(queue, id string) {
 	p.mu.Lock()
 	p.calls[queue]++
@@ -12,15 +14,24 @@ func (p *process) limited(queue, id string) {
 	case calls > most && !p.dead.Load() && !p.world.plan.mayHave(readd):
 		p.world.ledger.violated(id, "process %d has %d calls of %s at the same time, and may have %d", p.number, calls, queue,
 			most)
-	case most == 1 && open > 1 && !p.dead.Load() && !p.world.plan.mayHave(readd):
-		p.world.ledger.violated(id, "process %d calls for %s of %s before the outcome of the call before is known", p.number,
-			id, queue)
+	case open > p.world.plan.inFlight() && !p.dead.Load() && !p.world.plan.mayHave(readd):
+		p.world.ledger.violated(id, "process %d has %d messages of %s that are not settled, and may have %d", p.number, open,
+			queue, p.world.plan.inFlight())
 	case paused:
 		p.world.ledger.violated(id, "process %d calls for %s of %s while it is paused", p.number, id, queue)
 	}
 }
 
-// settled notes that the outcome of a call is known. With a concurrency of 1, only then the next call begins.
+// inFlight is how many messages of a handler may be called whose outcome is not known. With a concurrency of 1, one is
+// handled after the other.
+func (p plan) inFlight() int {
+	if p.shape == keepsOrder || p.concurrency == 1 {
+		return p.concurrency
+	}
+	return cmp.Or(p.prefetch, 2*p.concurrency)
+}
+
+// settled notes that the outcome of a call is known.
 func (p *process) settled(queue string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,6 +32,12 @@ func (l *log) line(level, msg string, err error, fields watermill.LogFields) {
 	if fields["message_uuid"] != nil && l.process.world.plan.mayHave(withheld) {
 		return // a message has many copies: each minute without a confirm makes another one of each
 	}
+	if msg == "The consumer gives way to another one" {
+		l.process.world.ledger.givesWay(fields["reason"] == handsOver)
+	}
+	if known, is := fields["messages"].(int); is && msg == "Handler pauses, new messages stay in the queue" {
+		l.process.world.ledger.pausesBy(l.process, queueOf(fmt.Sprint(fields["handler_name"])), known)
+	}
 	cause := fmt.Sprint(msg, fields["message_uuid"], fields["handler"], fields["handler_name"], fields["queue"],
 		fields["connection"], fields["partition"], fields["tier"])
 	l.mu.Lock()

@@ -36,6 +36,19 @@ func (l *ledger) inTurn(m *letter) {
 	}
 }
 
+// handsOver is why a process says that it gives a partition back, and mostHandedOver how many all processes hand over
+// until each has its share: one that gets a partition may have too many itself.
+const handsOver, mostHandedOver = "another process has fewer partitions", 6
+
+// givesWay checks that processes do not hand partitions over for ever, while nothing else takes them one.
+func (l *ledger) givesWay(shares bool) {
+	if n := l.handedOver.Add(1); !shares {
+		l.handedOver.Store(0)
+	} else if n > mostHandedOver && !l.plan.breaker { // the pauses of a breaker do
+		l.violated("", "processes have handed over %d partitions, and nothing else has taken them one", n)
+	}
+}
+
 // remembers checks that a process remembers how often a message has failed that goes back and comes again.
 // docs/order.md has: "For one hour the process remembers how often these messages failed."
 func (l *ledger) remembers(m *letter, record retry.Record) {

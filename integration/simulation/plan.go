@@ -38,6 +38,7 @@ type plan struct {
 	schedule    backoff.Schedule
 	processes   int
 	concurrency int
+	prefetch    int // 0: the default
 	partitions  int // the partitions of the order
 	keys        int
 	messages    int
@@ -85,6 +86,8 @@ func planOf(seed uint64) plan {
 	case builder:
 		p.concurrency = 1 // watermill-amqp has one message in flight
 		p.messages = min(p.messages, 60)
+	default:
+		p.prefetch = draw(p, "prefetch", 0, 1, 2, 3) / 3 * (p.concurrency + 2)
 	}
 	for n := range draw(p, "faults", 0, 1, 11, 21, 2, 3) % 10 { // 11 and 21: one has a threefold weight
 		p.faults = append(p.faults, p.drawFault(n))

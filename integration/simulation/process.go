@@ -39,6 +39,8 @@ type process struct {
 	lostAt atomic.Int64
 	// unsentAt is when its connection that publishes was lost.
 	unsentAt atomic.Int64
+	// cutsCall: its connections are lost within its next call.
+	cutsCall atomic.Bool
 	// pausing: a fault pauses a handler, and resumes it.
 	pausing atomic.Bool
 
@@ -152,8 +154,8 @@ func (p *process) run() (err error) {
 	return nil
 }
 
-// startsFor is how long what the broker cannot declare is tried again at the start.
-const startsFor = 30 * time.Second
+// startsFor is how long what the broker cannot declare is tried again at the start: 30 s, without the last pause.
+const startsFor = 25 * time.Second
 
 func isBusy(err error) bool {
 	var refused *amqp091.Error
@@ -179,7 +181,7 @@ func (p *process) connect() (err error) {
 // add adds the handler of a work queue.
 func (p *process) add(queue string) {
 	plan := p.world.plan
-	options := retry.Options{Concurrency: plan.concurrency}
+	options := retry.Options{Concurrency: plan.concurrency, Prefetch: plan.prefetch}
 	if len(plan.queues()) > 1 {
 		options.Group = queue[len(topic)+1:]
 	}
@@ -234,7 +236,7 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
 	is := p.limits(queue, plan.keyOf(id))
-	first, ended := l.called(p, queue, msg, record, is)
+	first, f := l.called(p, queue, msg, record, is)
 	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
 	p.keepsShare(queue, id, is)
@@ -244,17 +246,24 @@ func (p *process) handle(queue string, msg *message.Message) error {
 		l.outlasts(queue, id, record)
 		l.lost(hangsFor + time.Minute)
 		ends := msg.Context().Done()
-		if plan.shape != keepsOrder {
-			ends = nil // it ignores the end of its context
+		if plan.ignores() {
+			ends = nil
 		}
 		select {
 		case <-ends:
 		case <-time.After(hangsFor):
 		}
 	}
+	if p.cutsCall.Swap(false) {
+		l.disturbed(0)
+		l.lost(0)
+		p.lostAt.Store(time.Now().UnixNano())
+		p.disturb(model.Reset)
+		time.Sleep(time.Second)
+	}
 	time.Sleep(plan.lasts(id, record, time.Since(l.began)))
 	err := plan.outcome(id, record, first, time.Since(l.began))
-	l.ended(p, queue, id, record, err, ended)
+	l.ended(p, queue, id, record, err, f)
 	return plan.fate(id).end(err)
 }
 

@@ -99,7 +99,7 @@ func (w *world) settled() bool {
 // count as failures.
 func (w *world) hangs(id string) bool {
 	if w.hanging.Swap(false) {
-		if w.plan.shape == keepsOrder && w.plan.processes == 1 && len(w.plan.schedule) < 3 {
+		if !w.plan.ignores() && w.plan.processes == 1 && len(w.plan.schedule) < 3 {
 			w.slow.Store(id)
 		}
 		return true
