@@ -51,7 +51,7 @@ func TestWrongUse(t *testing.T) {
 		{"discard with a copy", []string{"dead", "discard", "orders", "--export", "absent"}, "use --yes. --dry-run"},
 		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
 		{"redaction without a test", []string{"dead", "show", "orders", "order-1", "--redact", "email"}, "need --go-test"},
-		{"test without a name", []string{"dead", "show", "orders", "order-1", "--go-test", ""}, `GoTestConfig.Name is ""`},
+		{"test without a name", []string{"dead", "show", "orders", "order-1", "--go-test", ""}, "--go-test is empty"},
 		{"address of Redis", []string{"dead", "list", "orders", "--url", "redis://"}, "--url is not an address of Redis: it must be like redis://default@host:6379"},
 		{"no command of RabbitMQ, with its flags", []string{"tiers", "prune", "--queue", "a", "--url", "redis://127.0.0.1:1"}, "tiers is a command for RabbitMQ"},
 		{"no flag of RabbitMQ", []string{"dead", "list", "orders", "--url", "nats://127.0.0.1:1", "--any-limit"}, "unknown flag: --any-limit"},

@@ -49,16 +49,6 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 			return metadata("--meta names", key, value)
 		}},
 	}
-	for name, variable := range all {
-		of := variable.(*reader)
-		read := of.read
-		of.read = func(text string) error {
-			if text == "" { // alone it would select all letters
-				return usage("--%s is empty: it selects no letter. If it is a variable of the shell, that is not set", name)
-			}
-			return read(text)
-		}
-	}
 	maps.Copy(all, own)
 	return all
 }

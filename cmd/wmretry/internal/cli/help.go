@@ -77,7 +77,12 @@ func (e *env) command(
 	c := e.described(strings.Join(words[:first], " "))
 	flags.addTo(c.Flags())
 	c.Use = strings.Join(words[first-1:], " ")
-	c.RunE = func(c *cobra.Command, args []string) error { return run(c.Context(), args) }
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := notEmpty(c.Flags()); err != nil {
+			return err
+		}
+		return run(c.Context(), args)
+	}
 	arguments := words[first:]
 	switch {
 	case len(arguments) == 0:
@@ -167,10 +172,30 @@ func (all variables) read() (err error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if r, is := all[name].(*reader); is {
 			for _, text := range r.texts {
-				err = errors.Join(err, r.read(text))
+				if text == "" {
+					err = errors.Join(err, isEmpty(name))
+				} else {
+					err = errors.Join(err, r.read(text))
+				}
 			}
 		}
 	}
+	return err
+}
+
+// isEmpty is the error of a flag without a text. Without its filter a command is about all letters, and without its file
+// --export keeps none.
+func isEmpty(flag string) error {
+	return usage("--%s is empty: leave it out, or give it a value. If it is a variable of the shell, that is not set", flag)
+}
+
+// notEmpty refuses flags without a text, but for those of a reader.
+func notEmpty(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if _, read := f.Value.(*reader); !read && f.Value.Type() == "string" && f.Value.String() == "" {
+			err = errors.Join(err, isEmpty(f.Name))
+		}
+	})
 	return err
 }
 
@@ -185,12 +210,10 @@ type reader struct {
 // several is the kind of a flag whose values are all read. Of another one it is the last.
 const several = "stringArray"
 
-// reads returns a reader that sets a variable. An empty text is the zero value.
+// reads returns a reader that sets a variable.
 func reads[T any](to *T, read func(text string) (T, error)) *reader {
 	return &reader{kind: "string", read: func(text string) (err error) {
-		if *to = *new(T); text != "" {
-			*to, err = read(text)
-		}
+		*to, err = read(text)
 		return err
 	}}
 }

@@ -211,8 +211,11 @@ func newKeyCommand(e *env) *cobra.Command {
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
 	var lasts time.Duration
-	if err := reads(&lasts, age("--for")).read(f.limit); err != nil {
-		return err
+	if f.limit != "" {
+		var err error
+		if lasts, err = age("--for")(f.limit); err != nil {
+			return err
+		}
 	}
 	if lasts <= 0 || lasts > command.LongestLimit {
 		return usage("--for is %q: it must be above 0 and at most 30d, such as 1h", f.limit)

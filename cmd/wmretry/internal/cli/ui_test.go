@@ -272,19 +272,32 @@ func TestIDs(t *testing.T) {
 	assert.Equal(t, map[string]string{"retry_key": "it's"}, filter.Metadata)
 }
 
-// TestAFilterIsNotEmpty: one that is empty, such as a variable that is not set, does not select all letters.
-func TestAFilterIsNotEmpty(t *testing.T) {
-	for _, command := range []string{"list", "discard", "redrive", "export"} {
-		for flag := range filterFlags(&letters.Filter{}, nil) {
-			for _, rest := range [][]string{nil, {"--id", "a"}, {"--meta", "a=b"}} {
+// TestNoFlagIsEmpty: a filter that is empty, such as a variable that is not set, does not select all letters, and an
+// empty file is not none.
+func TestNoFlagIsEmpty(t *testing.T) {
+	arguments, tried := map[string][]string{"show": {"orders", "a"}}, 0
+	for _, c := range newRoot(&env{kind: backend.RabbitMQ}).Commands() {
+		if c.Name() != "dead" {
+			continue
+		}
+		for _, c := range c.Commands() {
+			c.Flags().VisitAll(func(f *pflag.Flag) {
+				if f.Value.Type() != "string" && f.Value.Type() != several || f.Name == "help" {
+					return
+				}
+				tried++
 				var stderr bytes.Buffer
 				e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
-				args := append([]string{"dead", command, "orders", "--" + flag, ""}, rest...)
+				args := append([]string{"dead", c.Name(), "--" + f.Name, ""}, arguments[c.Name()]...)
+				if len(arguments[c.Name()]) == 0 {
+					args = append(args, "orders")
+				}
 				assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
-				assert.Contains(t, stderr.String(), "--"+flag+" is empty: it selects no letter", args)
-			}
+				assert.Contains(t, stderr.String(), "--"+f.Name+" is empty", args)
+			})
 		}
 	}
+	assert.Greater(t, tried, 40)
 }
 
 func TestVersions(t *testing.T) {
