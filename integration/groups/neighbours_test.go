@@ -77,7 +77,7 @@ func TestAFullWorkQueue(t *testing.T) {
 			g.healthyArrive(processed)
 			control.healthyArrive(beside)
 			late, without := slowest(processed, began[0]), slowest(beside, began[1])
-			assert.Less(t, late, 2*without, "the full queue makes others late")
+			assert.Less(t, late, 5*without, "a full queue that stops others does it for minutes")
 			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch },
 				"its messages wait")
 			assert.Less(t, g.messages(refusing), batch/2, "it refuses messages")
