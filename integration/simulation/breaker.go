@@ -148,7 +148,8 @@ func (l *ledger) pausesBy(p *process, queue string, known int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended := l.outageOf(p, queue, "").ended; known > len(ended) && l.undisturbed() && !l.plan.produces {
-		l.violate("", "process %d pauses %s by %d outcomes, and had %d in %v", p.number, queue, known, len(ended), breakerWindow)
+		l.violate("", "process %d pauses %s by %d outcomes, and had %d in %v", p.number, queue, known, len(ended),
+			breakerWindow)
 	}
 }
 

@@ -36,7 +36,7 @@ func (l *ledger) inTurn(m *letter) {
 	}
 }
 
-// handsOver is why a process says that it gives a partition back, and mostHandedOver how many all processes hand over
+// handsOver is why a process gives a partition back, and mostHandedOver how many all processes hand over
 // until each has its share: one that gets a partition may have too many itself.
 const handsOver, mostHandedOver = "another process has fewer partitions", 6
 

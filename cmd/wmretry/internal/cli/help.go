@@ -183,10 +183,11 @@ func (all variables) read() (err error) {
 	return err
 }
 
-// isEmpty is the error of a flag without a text. Without its filter a command is about all letters, and without its file
-// --export keeps none.
+// isEmpty is the error of a flag without a text. Without its filter a command is about all letters, and without its
+// file --export keeps none.
 func isEmpty(flag string) error {
-	return usage("--%s is empty: leave it out, or give it a value. If it is a variable of the shell, that is not set", flag)
+	return usage("--%s is empty: leave it out, or give it a value. If it is a variable of the shell, that is not set",
+		flag)
 }
 
 // notEmpty refuses flags without a text, but for those of a reader.
