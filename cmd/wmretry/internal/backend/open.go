@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -33,8 +34,11 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
+// silence is of the whole process, which can open several stores at the same time.
+var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
 func openRedis(ctx context.Context, o Config) (*Store, error) {
-	redis.SetLogger(silent{})
+	silence()
 	first := *o.Address.url
 	hosts := o.Address.hosts()
 	first.Host = hosts[0]
