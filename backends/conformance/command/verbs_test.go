@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -41,7 +43,7 @@ func TestEachVerbOnEachBackend(t *testing.T) {
 		}{
 			{"list", o.list}, {"group", o.group}, {"show", o.show}, {"go-test", o.goTest}, {"export", o.export},
 			{"status", o.status}, {"doctor", o.doctor}, {"refusals", o.refusals}, {"redrive", o.redrive}, {"discard", o.discard},
-			{"many", o.many}, {"waits", func(_, _ []string) { o.waits(stop) }}, {"faults", o.faults},
+			{"hostile", o.hostile}, {"many", o.many}, {"waits", func(_, _ []string) { o.waits(stop) }}, {"faults", o.faults},
 		} {
 			if !o.t.Run(verb.name, func(t *testing.T) {
 				outer := o.t
@@ -224,6 +226,31 @@ func (o *operator) discard(all, odds []string) {
 	s := o.change(0, "redrive", "--rate", "200/s")
 	assert.Equal(o.t, 25, s.Done)
 	o.awaitHandled(all...)
+	assert.Empty(o.t, o.ids())
+}
+
+// hostile: nothing in a letter can change the terminal.
+func (o *operator) hostile(_, _ []string) {
+	if o.entry.Expect.Letters == registry.BrowseLetters {
+		return
+	}
+	const hostile = "\x1b]0;owned\a\x1b[2J\u009b31m\u202e\r<script>"
+	failure := backoff.Permanent(errors.New(hostile))
+	o.failure.Store(&failure)
+	// A header of NATS, as the UUID is one, has no carriage return.
+	msg := message.NewMessage("id"+strings.ReplaceAll(hostile, "\r", ""), []byte(`{"text":"`+hostile+`"}`))
+	msg.Metadata = message.Metadata{"key" + hostile: hostile, "customer": hostile}
+	o.publish(msg)
+	o.awaitLetters(msg.UUID)
+	o.failure.Store(nil)
+	shown := strings.Split(strings.Split(o.letters(0, "list").stdout, "\n")[1], "  ")[0]
+	for _, args := range [][]string{
+		{"list"}, {"list", "--json"}, {"list", "--group"}, {"list", "--group", "--json"}, {"show", shown},
+		{"show", shown, "--json"}, {"export", "-o", "-"}, {"redrive", "--id", shown, "--dry-run"}, {"discard", "--id", shown, "--yes"},
+	} {
+		r := o.letters(0, args[0], args[1:]...)
+		assert.NotRegexp(o.t, "[\x00-\x08\x0b-\x1f\x7f-\u009f\u202e]", r.stdout+r.stderr, args)
+	}
 	assert.Empty(o.t, o.ids())
 }
 
