@@ -27,6 +27,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // An operator calls wmretry order.
@@ -38,15 +39,12 @@ type operator struct {
 }
 
 // wmretry builds the command, once for all tests.
-var wmretry = sync.OnceValues(func() ([]byte, error) {
-	return exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", filepath.Join(folder, "wmretry"), ".").CombinedOutput()
-})
+var wmretry = sync.OnceValue(func() error { return child.Build("../../cmd/wmretry", filepath.Join(folder, "wmretry")) })
 
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	o := &operator{world: newWorld(t), program: filepath.Join(folder, "wmretry"), url: broker.URL(t)}
-	output, err := wmretry()
-	require.NoError(t, err, "%s", output)
+	require.NoError(t, wmretry())
 	o.broken.Store(true)
 	return o
 }

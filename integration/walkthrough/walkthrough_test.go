@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
@@ -450,8 +451,7 @@ func (f *firstLine) line() <-chan string {
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	wmretry := filepath.Join(t.TempDir(), "wmretry")
-	output, err := exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", wmretry, ".").CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	require.NoError(t, child.Build("../../cmd/wmretry", wmretry))
 	doctor(t, wmretry)
 	fault := func(line string) string {
 		output, err := exec.Command("bash", "-c", wmretry+strings.TrimPrefix(line, "wmretry")+" --help").CombinedOutput()

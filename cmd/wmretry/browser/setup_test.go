@@ -34,6 +34,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	history "github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 const (
@@ -194,8 +195,7 @@ func (s *shop) had() map[string]int {
 func build(t *testing.T) string {
 	t.Helper()
 	command := filepath.Join(t.TempDir(), "wmretry")
-	output, err := exec.Command("go", "build", "-o", command, "..").CombinedOutput()
-	require.NoError(t, err, string(output))
+	require.NoError(t, child.Build("..", command))
 	return command
 }
 
