@@ -51,7 +51,7 @@ func main() {
 	write("go.sum", string(sums))
 	run := func(folder string, args ...string) string {
 		command := exec.Command("go", args...)
-		command.Dir, command.Env = folder, append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+		command.Dir, command.Env = folder, append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "GOWORK=off")
 		var complaints strings.Builder
 		command.Stderr = &complaints
 		output, err := command.Output()
