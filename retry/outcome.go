@@ -17,8 +17,8 @@ const (
 	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy
 	// waits on a tier.
 	Snoozed Outcome = "snoozed"
-	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier,
-	// uncounted.
+	// Parked: the handler was not called, because a part of a requested delay remains, or the key of the message is at
+	// its limit. A copy waits on a tier, uncounted.
 	Parked Outcome = "parked"
 	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
 	DeadLettered Outcome = "dead-lettered"

@@ -12,13 +12,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
-	alertName  = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
-	runbookURL = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
-	boardTitle = regexp.MustCompile(`"title": ?"([^"]+)"`)
-	titleWords = regexp.MustCompile("`([A-Z][^`]*)`")
+	outcomeList     = regexp.MustCompile(`outcome=~\\?"([a-z |-]+)`)
+	alertName       = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
+	runbookURL      = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
+	outcomeConstant = regexp.MustCompile(`(?m)^\t(\w+) Outcome = "([^"]+)"$`)
+	boardTitle      = regexp.MustCompile(`"title": ?"([^"]+)"`)
+	titleWords      = regexp.MustCompile("`([A-Z][^`]*)`")
 )
 
 // TestRunbooks: each alert links to its part of docs/operations.md, which has three paragraphs. What it names is on a board or in the log.
@@ -61,6 +65,42 @@ func TestRunbooks(t *testing.T) {
 	}
 	for name := range parts {
 		t.Errorf("docs/operations.md has the runbook %s, for which there is no alert", name)
+	}
+}
+
+// TestListsHaveEveryOutcome: two tests list the outcomes by hand.
+func TestListsHaveEveryOutcome(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range outcomeConstant.FindAllStringSubmatch(read(t, "retry/outcome.go").text, -1) {
+		for file, begin := range map[string]string{
+			"retry/outcome_test.go": "map[retry.Outcome]", "internal/middleware/decide_test.go": "var Outcomes = ",
+		} {
+			_, list, _ := strings.Cut(read(t, file).text, begin)
+			list, _, _ = strings.Cut(list, "\n}")
+			require.Contains(t, list, "retry."+outcome[1], file)
+		}
+	}
+}
+
+// TestQueriesCountAllThatIsGivenUp: a query that counts one outcome that gives a message up counts the others.
+func TestQueriesCountAllThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	var givenUp []string
+	for _, outcome := range outcomeConstant.FindAllStringSubmatch(read(t, "retry/outcome.go").text, -1) {
+		if retry.Outcome(outcome[2]).GivenUp() {
+			givenUp = append(givenUp, outcome[2])
+		}
+	}
+	require.Greater(t, len(givenUp), 1)
+	for _, file := range []string{"observability/alerts/watermill-retry.yml", "observability/dashboards/app.json", "docs/observability.md"} {
+		lists := outcomeList.FindAllStringSubmatch(read(t, file).text, -1)
+		require.NotEmpty(t, lists, file)
+		for _, list := range lists {
+			counted := slices.DeleteFunc(strings.Split(list[1], "|"), func(o string) bool { return !retry.Outcome(o).GivenUp() })
+			if len(counted) > 0 && len(counted) < len(givenUp) {
+				t.Errorf("%s: %q has %q of the outcomes %q", file, list[1], counted, givenUp)
+			}
+		}
 	}
 }
 
