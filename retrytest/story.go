@@ -100,7 +100,7 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 			"was none")
 	}
 	var got, late []time.Duration
-	var spread time.Duration // of all delays before
+	var spread time.Duration // the sum for all delays before
 	for i, a := range s.only().attempts {
 		if i > 0 && !a.uncalled {
 			got, late = append(got, a.At), append(late, spread+s.app.lateness*time.Duration(i))

@@ -14,7 +14,7 @@ const (
 	// scheduling is the level of JetStream's API that has scheduled messages: that of NATS 2.12.
 	scheduling = 2
 
-	levelKey   = "_nats.level" // of the server that leads a stream, in the metadata of the stream
+	levelKey   = "_nats.level" // the level of the server that leads a stream, in the metadata of the stream
 	versionKey = "_nats.ver"
 
 	setupTimeout = 10 * time.Second

@@ -114,7 +114,7 @@ func (c *combiner[T]) execute(batch []*call[T]) error {
 // isOfOne reports whether an error can be that of one row: the others must not fail with it. Its class is "data
 // exception", "integrity constraint violation" or "program limit exceeded".
 func isOfOne(err error) bool {
-	var state interface{ SQLState() string } // of pgx and lib/pq
+	var state interface{ SQLState() string } // the errors of pgx and lib/pq have it
 	if !errors.As(err, &state) {
 		return false
 	}

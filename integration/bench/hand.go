@@ -18,7 +18,7 @@ import (
 
 const (
 	window      = 2_000 // unconfirmed messages of a pipeline
-	inFlight    = 256   // of the sides that have many messages in flight
+	inFlight    = 256   // messages of the sides that have many in flight
 	triesHeader = "tries"
 	waiting     = work + ".waiting"
 )

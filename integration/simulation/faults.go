@@ -87,7 +87,7 @@ const (
 	full        = "queues full"
 	noPart      = "partition unbound"
 	partDeleted = "partition deleted" // while it is empty
-	purge       = "queue purged"      // of what no consumer has
+	purge       = "queue purged"      // a queue that no consumer has
 	slow        = "slow one way"
 	withheld    = "confirms withheld"
 )

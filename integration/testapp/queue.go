@@ -80,7 +80,7 @@ type look struct {
 	channel *amqp091.Channel
 }
 
-var looks sync.Map // of the tests that run
+var looks sync.Map // the looks of the tests that run
 
 func lookOf(t testing.TB) *look {
 	l, known := looks.LoadOrStore(t, &look{t: t})

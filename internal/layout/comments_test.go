@@ -42,11 +42,11 @@ func longLines(path, text string) (faults []string) {
 	return faults
 }
 
-// fragment is how the comment of a field begins that has no noun of its own.
+// fragment is how the comment of a field, constant or variable begins that has no noun of its own.
 var fragment = regexp.MustCompile(`^(of|that|those|by|until) `)
 
-// commentFaults returns the forbidden words in the comments of a Go file, and the comments of fields that are
-// fragments, each with its position.
+// commentFaults returns the forbidden words in the comments of a Go file, and the trailing comments
+// that are fragments, each with its position.
 func commentFaults(path string, source any) (faults []string, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)
@@ -54,10 +54,16 @@ func commentFaults(path string, source any) (faults []string, err error) {
 		return nil, err
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
-		field, ok := node.(*ast.Field)
-		if ok && field.Comment != nil && fragment.MatchString(field.Comment.Text()) && !isTest(path) {
-			faults = append(faults, fmt.Sprintf("%s: %q has no noun: begin with what the field is", files.Position(field.Pos()),
-				strings.TrimSpace(field.Comment.Text())))
+		var comment *ast.CommentGroup
+		switch declared := node.(type) {
+		case *ast.Field:
+			comment = declared.Comment
+		case *ast.ValueSpec:
+			comment = declared.Comment
+		}
+		if comment != nil && fragment.MatchString(comment.Text()) && !isTest(path) {
+			faults = append(faults, fmt.Sprintf("%s: %q has no noun: begin with what it is", files.Position(node.Pos()),
+				strings.TrimSpace(comment.Text())))
 		}
 		return true
 	})

@@ -20,7 +20,7 @@ const (
 	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
 	// the trace of the last failed attempt that an Observer has traced: W3C Trace Context
 	Traceparent = "retry_traceparent"
-	Key         = "retry_key" // of Breaker.Key
+	Key         = "retry_key" // what Breaker.Key returns
 )
 
 // The keys of Watermill's components/delay.

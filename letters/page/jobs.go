@@ -17,8 +17,8 @@ import (
 
 const (
 	maxRunning  = 8                // redrives and discards that run at the same time
-	maxEnded    = 20               // that are kept when they have ended
-	maxPlans    = 100              // that wait for their confirmation
+	maxEnded    = 20               // jobs that are kept when they have ended
+	maxPlans    = 100              // plans that wait for their confirmation
 	planAge     = 15 * time.Minute // after which the number of letters must be counted again
 	verbRedrive = "Redrive"
 	verbDiscard = "Discard"

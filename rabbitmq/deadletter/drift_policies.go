@@ -17,9 +17,9 @@ import (
 type role int
 
 const (
-	wait   role = iota // until their delay is over: a tier, an inbox
-	handle             // until a handler takes them: a work queue, a partition
-	rest               // until an operator takes them: dead letters, orphans
+	wait   role = iota // messages wait until their delay is over: a tier, an inbox
+	handle             // a handler takes them: a work queue, a partition
+	rest               // an operator takes them: dead letters, orphans
 )
 
 // roleOf returns the role of a queue of the library.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	firstPrefetch = 8 // until the size of a letter is known
+	firstPrefetch = 8 // the prefetch until the size of a letter is known
 	mostPrefetch  = 2000
 	// mostFetched bounds the bodies that are fetched and not yet looked at, in bytes.
 	mostFetched = 8 << 20

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 )
 
-const maxShortString = 255 // of a queue's name: AMQP 0-9-1 sends its length in one byte
+const maxShortString = 255 // bytes of a queue's name: AMQP 0-9-1 sends its length in one byte
 
 // addPartitions adds the exchange and the queues of a work queue whose order is kept.
 func (t *Topology) addPartitions(n naming.Prefix) {

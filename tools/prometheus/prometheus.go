@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	pack    = "prometheus" // of Debian and Ubuntu. It has promtool as well
+	pack    = "prometheus" // the package of Debian and Ubuntu, which has promtool as well
 	service = "prometheus.service"
 )
 

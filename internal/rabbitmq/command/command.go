@@ -38,7 +38,7 @@ const (
 	// NoLimit are the calls of a request that ends a limit.
 	NoLimit = -1
 
-	maxAhead   = 24 * time.Hour // that a clock of a command shows a later time than that of a process
+	maxAhead   = 24 * time.Hour // how far the clock of a command may be ahead of that of a process
 	maxRequest = 1 << 22        // bytes: a process tells up to some thousand decisions
 	maxQueue   = 255            // bytes of the name of a queue
 	maxBlocked = 1000           // messages in an answer

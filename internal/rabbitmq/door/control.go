@@ -35,8 +35,8 @@ const (
 	tellSpread = 5 * time.Second
 	// tellTimeout is for processes that are too busy to answer at once.
 	tellTimeout   = 30 * time.Second
-	mostCommands  = 100 // that wait
-	commandWindow = 16  // that are fetched
+	mostCommands  = 100 // commands that wait
+	commandWindow = 16  // commands that are fetched
 )
 
 // control carries out the commands of wmretry order and wmretry key, from the first handler with Order.Partitions or

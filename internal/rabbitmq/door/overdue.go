@@ -19,7 +19,7 @@ import (
 var OverduePeriod = 15 * time.Second
 
 const (
-	overdueDeadline = 10 * time.Second // of a look
+	overdueDeadline = 10 * time.Second // the time of a look
 
 	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
 	// figures are not all of the same moment.

@@ -25,9 +25,9 @@ const (
 	// mostRequests bounds the AMQP requests of one look. Each is a round trip. The next look goes on with the rest.
 	mostRequests = 500
 
-	lookTimeout = 10 * time.Second // of a look whose caller has set no deadline
+	lookTimeout = 10 * time.Second // the time of a look whose caller has set no deadline
 
-	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
+	mostCounts = 3 // looks at a queue whose number of messages is 0 now, and was not
 )
 
 // A lookout looks at what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues,

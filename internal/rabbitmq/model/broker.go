@@ -41,8 +41,8 @@ const (
 	Cut              // the connection ends; what is on its way arrives
 	Reset            // the connection ends; what is on its way is lost
 	Silent           // nothing arrives any more at either end
-	Unanswered       // of a method, before it: it is not handled, and the connection lives, with its heartbeats
-	Nack             // of a publish, before it: the message is nacked, and goes nowhere
+	Unanswered       // before a method: it is not handled, and the connection lives, with its heartbeats
+	Nack             // before a publish: the message is nacked, and goes nowhere
 )
 
 // Broker is a model of a RabbitMQ node with one virtual host. Its methods are safe for concurrent use.

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxNesting  = 32   // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
-	maxElements = 8192 // of one table or array, for the same reason
+	maxNesting  = 32   // tables and arrays below the headers: amqp091-go's consumers lose the connection for more
+	maxElements = 8192 // entries of one table or array, for the same reason
 
 	frameOverhead  = 8             // type, channel, size, end
 	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags

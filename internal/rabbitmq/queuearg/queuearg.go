@@ -12,7 +12,7 @@ const (
 	Overflow             = "x-overflow"
 	MaxLength            = "x-max-length"
 	MaxLengthBytes       = "x-max-length-bytes"
-	AlternateExchange    = "alternate-exchange" // of an exchange
+	AlternateExchange    = "alternate-exchange" // an argument of an exchange
 	MaxPriority          = "x-max-priority"
 	QueueMode            = "x-queue-mode"
 	QueueVersion         = "x-queue-version"
@@ -20,7 +20,7 @@ const (
 	QueueLeaderLocator   = "x-queue-leader-locator"
 	Expires              = "x-expires"
 	SingleActiveConsumer = "x-single-active-consumer"
-	ConsumerTimeout      = "x-consumer-timeout" // of a consumer, too
+	ConsumerTimeout      = "x-consumer-timeout" // an argument of a consumer, too
 	MaxInMemoryLength    = "x-max-in-memory-length"
 	MaxInMemoryBytes     = "x-max-in-memory-bytes"
 

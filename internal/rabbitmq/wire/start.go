@@ -33,7 +33,7 @@ func AtStart(
 	ctx context.Context, pause Backoff, logger watermill.LoggerAdapter, try func(context.Context) error,
 	failed func(error),
 ) error {
-	var last error // of the broker
+	var last error // the broker's last refusal
 	logged := false
 	for began := time.Now(); ; {
 		limited, cancel := context.WithTimeoutCause(ctx, tryTimeout, errUnfinished)

@@ -22,7 +22,7 @@ import (
 // The variables with the address.
 const (
 	urlVariable    = "WMRETRY_URL"
-	rabbitVariable = "AMQP_URL" // of RabbitMQ, where the other one is not set
+	rabbitVariable = "AMQP_URL" // the address of RabbitMQ, where the other one is not set
 )
 
 // kindOf returns the backend that the arguments or the environment name, before the arguments are read: commands and

@@ -99,7 +99,7 @@ const (
 	codeDone        = 0
 	codeFailed      = 1
 	codeDrift       = 2
-	codeBlind       = 2 // of doctor
+	codeBlind       = 2 // doctor did not see all
 	codeRedead      = 3
 	codeNothing     = 4
 	codeUsage       = 64
