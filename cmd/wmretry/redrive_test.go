@@ -29,7 +29,7 @@ func TestRedrive(t *testing.T) {
 	})
 	assert.Equal(t, 1, redriven(t, 0, "dead", "redrive", q.work, "--id", ids[3], "--again").Done)
 	r := run(t, 0, "dead", "redrive", q.work)
-	assert.Regexp(t, `Redrive of `+q.dead+` \(.+\)\n +3  sent back, confirmed and removed\n +3  letters were in the queue at the start\n$`, r.stdout)
+	assert.Regexp(t, `Redrive of `+q.dead+` at amqp://[^@ ]+ \(.+\)\n +3  sent back, confirmed and removed\n +3  letters were in the queue at the start\n$`, r.stdout)
 
 	back, deliveries := q.take(q.work)
 	assert.Equal(t, map[string]int{ids[0]: 1, ids[1]: 1, ids[2]: 1, ids[3]: 1}, back)

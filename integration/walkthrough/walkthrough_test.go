@@ -247,6 +247,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`), "DURATION"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?/s`), "RATE"},
 	{regexp.MustCompile(`127(\.\d+){3}:\d+`), "ADDRESS"},
+	{regexp.MustCompile(` at \w+://ADDRESS\S*`), " at BACKEND"},
 	{regexp.MustCompile(`order-\d+`), "ORDER"},
 	{regexp.MustCompile(`wmretry \S+, library \S+, go1\S+\nRabbitMQ .*\nvirtual host [^,]+`), "VERSIONS"},
 	{regexp.MustCompile(`(?m)^(ok|FAIL)[ \t]+\S+`), "$1 PACKAGE"},

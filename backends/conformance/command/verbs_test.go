@@ -201,6 +201,9 @@ func (o *operator) redrive(all, odds []string) {
 		last := history.Redrives[len(history.Redrives)-1]
 		assert.Equal(o.t, "ann INC-42", last.By+" "+last.Note)
 	}
+	where := regexp.QuoteMeta(o.url[strings.LastIndex(o.url, "@")+1:])
+	where, _, _ = strings.Cut(where, `\?`) // without its parameters
+	assert.Regexp(o.t, `Redrive of `+o.dead+` at `+o.entry.Name+`://`+where+`, dry run`, o.letters(0, "redrive", "--dry-run").stdout)
 	s = o.change(0, "redrive", "--limit", "3", "--canary", "1", "--canary-wait", "1s")
 	assert.Equal(o.t, 3, s.Done)
 	assert.Len(o.t, o.ids(), 25)

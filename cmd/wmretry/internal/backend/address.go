@@ -126,6 +126,11 @@ func (a Address) Name() string {
 	return strings.TrimRight(strings.ReplaceAll(a.Kind.Name+"-"+a.url.Host+a.url.Path, "/", "-"), "-")
 }
 
+// Where is the address without user, password and parameters.
+func (a Address) Where() string {
+	return (&url.URL{Scheme: a.url.Scheme, Host: a.url.Host, Path: a.url.Path, RawPath: a.url.RawPath}).String()
+}
+
 // Place is the hosts of the address.
 func (a Address) Place() string { return a.url.Host }
 

@@ -38,6 +38,17 @@ func TestAddresses(t *testing.T) {
 			assert.Equal(t, "other", password, text)
 		}
 	}
+	for text, want := range map[string]string{
+		"amqp://guest:secret@localhost:5672/%2Fshop?heartbeat=5": "amqp://localhost:5672/%2Fshop",
+		"redis://:secret@127.0.0.1:6379/2":                       "redis://127.0.0.1:6379/2",
+		"nats://secret@a:4222,b:4222":                            "nats://a:4222,b:4222",
+		"postgres://shop:secret@db/shop?sslmode=disable":         "postgres://db/shop",
+		"kafka://shop:secret@a:9092,b:9092":                      "kafka://a:9092,b:9092",
+	} {
+		a, err := Parse(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, a.Where(), "the address of a summary")
+	}
 	a, err := Parse("kafka://a,b:9093,[::1]")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a:9092", "b:9093", "[::1]:9092"}, a.hosts())

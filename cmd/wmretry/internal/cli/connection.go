@@ -58,6 +58,7 @@ func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) err
 		return err
 	}
 	defer func() { _ = store.Close() }()
+	e.where = config.Address.Where()
 	return use(store)
 }
 

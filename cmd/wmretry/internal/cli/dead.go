@@ -163,6 +163,9 @@ func (e *env) explain(err error) error {
 	return err
 }
 
+// at returns where a queue is: an operator can have terminals for several backends.
+func (e *env) at(queue string) string { return queue + only(e.where != "", " at "+e.where) }
+
 // nothing is the error where no letter was selected.
 func (e *env) nothing(queue string, filter letters.Filter) error {
 	if selects(filter) {

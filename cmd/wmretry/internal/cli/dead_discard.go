@@ -106,7 +106,7 @@ func (d *discard) confirm(ctx context.Context, at place) (int, error) {
 		copied = "with a copy in " + safe(d.export)
 	}
 	answer, err := e.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
-		plural(counted.Total, "letter", "letters"), safe(at.queue), copied))
+		plural(counted.Total, "letter", "letters"), safe(e.at(at.queue)), copied))
 	if err != nil {
 		return 0, err
 	}

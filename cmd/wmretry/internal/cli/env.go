@@ -39,6 +39,7 @@ type env struct {
 	flags     flags
 	json      bool     // --json
 	passwords []string // for scrub
+	where     string   // the address of the backend that is reached, without user and password
 
 	guesses bool // the address of the management API is derived from that of the broker
 }

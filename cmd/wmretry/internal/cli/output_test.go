@@ -20,7 +20,7 @@ import (
 
 // TestOutput: each template of output.txt prints all parts of its value, each in its line, and escapes them.
 func TestOutput(t *testing.T) {
-	e := &env{kind: backend.RabbitMQ}
+	e := &env{kind: backend.RabbitMQ, where: "amqp://broker/shop"}
 	at := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	findings := []doctor.Finding{{Rule: "clock", Subject: "app\x1b", What: "it is late", Do: []string{"wait", "or\tnot"}}}
 	other := doctor.Report{Other: &doctor.Other{Server: "Redis 8", Waiting: []operate.Waiting{{Name: "a.b"}}}}

@@ -18,6 +18,7 @@ import (
 type report struct {
 	Command string `json:"command"`
 	Queue   string `json:"queue,omitzero"`
+	Address string `json:"address,omitzero"` // of the backend
 	DryRun  bool   `json:"dry_run,omitzero"`
 	letters.Summary
 	Seconds     float64         `json:"seconds"`
@@ -58,8 +59,8 @@ var commandWords = map[string]words{
 
 // report begins the report of a command that changes a queue, and shows its progress. of names what it changes.
 func (e *env) report(command, queue, of string, o letters.Redrive) *report {
-	r := &report{Command: command, Queue: queue, DryRun: o.DryRun, env: e, Words: commandWords[command], filter: o.Filter,
-		Beyond: "--limit"}
+	r := &report{Command: command, Queue: queue, Address: e.where, DryRun: o.DryRun, env: e,
+		Words: commandWords[command], filter: o.Filter, Beyond: "--limit"}
 	verb := r.Words.verb
 	if r.DryRun {
 		verb = "selected"
@@ -94,9 +95,9 @@ func (r *report) finish(err error) error {
 	return errors.Join(printed, err)
 }
 
-// Title names what is done to which queue.
+// Title names what is done to which queue, and where.
 func (r *report) Title() string {
-	return strings.ToUpper(r.Command[:1]) + r.Command[1:] + only(r.Queue != "", " of "+r.Queue)
+	return strings.ToUpper(r.Command[:1]) + r.Command[1:] + r.env.at(only(r.Queue != "", " of "+r.Queue))
 }
 
 // Took is for how long the command ran.
