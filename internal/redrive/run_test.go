@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -95,6 +96,45 @@ func TestPlacesOfALetter(t *testing.T) {
 		f.Wait()
 		assert.Equal(t, 3*time.Second, time.Since(began))
 	})
+}
+
+// TestAnImportThatEndsEarly names the lines that are imported: the next one would make a second letter of each. Lines
+// behind the one that fails can be in flight.
+func TestAnImportThatEndsEarly(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		file string
+		dry  bool
+		want string
+	}{
+		"in their order": {"0s\n\n0s\nbroken\n", false, "line 4: broken; imported already: line 1 to 3; remove these"},
+		"one behind":     {"1s\n3s\n9s\n1s\n", false, "line 3: too late; imported already: line 1 to 2, 4; remove these"},
+		"none":           {"\nbroken\n", false, "line 2: broken"},
+		"a dry run":      {"1s\nbroken\n", true, "line 2: broken"},
+		"Ctrl-C":         {"1s\n20s\n1s\n", false, "context deadline exceeded; imported already: line 1, 3; remove these"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+				defer end()
+				r := New(letters.Redrive{DryRun: row.dry}, 8)
+				err := r.Lines(ctx, strings.NewReader(row.file), func(text []byte) (Line, error) {
+					takes, err := time.ParseDuration(strings.TrimSpace(string(text)))
+					if err != nil {
+						return Line{}, errors.New("broken")
+					}
+					return Line{Put: func(ctx context.Context) error {
+						if err := pauses.Sleep(ctx, takes); err != nil || takes == 9*time.Second {
+							return cmp.Or(err, errors.New("too late"))
+						}
+						return nil
+					}}, nil
+				})
+				require.ErrorContains(t, err, row.want)
+				assert.Equal(t, strings.Contains(row.want, "imported"), errors.As(err, new(*Unfinished)))
+			})
+		})
+	}
 }
 
 // A canary is watched as long as its letters need to die again, and a bit longer.

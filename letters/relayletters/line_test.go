@@ -64,6 +64,7 @@ func TestWrongLines(t *testing.T) {
 		summary, err := of.Import(t.Context(), strings.NewReader(good+"\n\n"+line+"\n"+good), letters.Redrive{})
 		require.ErrorContains(t, err, "line 3: ", line)
 		require.ErrorContains(t, err, want, line)
+		require.ErrorContains(t, err, "; imported already: line 1 to 2; remove", line)
 		assert.Equal(t, 1, summary.Done, line)
 	}
 	_, err := of.Keys(t.Context())

@@ -114,5 +114,5 @@ func (o operator) Import(ctx context.Context, from io.Reader, options letters.Re
 			return s.publish(ctx, topic, msg)
 		}}, err
 	})
-	return run.Finish(cause(ctx, err), false)
+	return run.Finish(err, false)
 }

@@ -152,7 +152,12 @@ func (i *item) Find(ctx context.Context) error {
 			"topic: %w", i.letter.ID, letters.ErrNoTarget)
 	}
 	has, err := i.store.config.Reader.HasHandler(ctx, target)
-	if err == nil && !has {
+	switch {
+	case err != nil || has:
+	case i.run.Options.To != "":
+		err = fmt.Errorf("Redrive.To is %q, a topic to which no handler has subscribed, so the letters stay: correct the "+
+			"name: %w", target, letters.ErrNoTarget)
+	default:
 		err = fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of "+
 			"that handler: %w", target, i.letter.ID, letters.ErrNoTarget)
 	}

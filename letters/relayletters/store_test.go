@@ -264,6 +264,9 @@ func TestLettersWithoutTarget(t *testing.T) {
 	assert.Equal(t, []string{"000", "001", "foreign"}, p.uuids)
 
 	s.dead(t, 0, 2)
+	_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "ordres"})
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	require.ErrorContains(t, err, `Redrive.To is "ordres", a topic to which no handler has subscribed`)
 	s.handlers["retry.return.billing"] = false
 	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoTarget)

@@ -70,6 +70,26 @@ func TestImportBoundsBytesInFlight(t *testing.T) {
 	})
 }
 
+// TestADryImportFindsItsQueues: it ends at the line at which the import would end.
+func TestADryImportFindsItsQueues(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		b.broker.DeclareQueue("q.dead", nil)
+		const line = `{"queue":"q.dead","exchange":"","routing_key":"q.dead","properties":{},"headers":{},"body":"eA=="}` + "\n"
+		file := line + line + strings.ReplaceAll(line, "q.dead", "other.dead") + line
+		for _, dry := range []bool{true, false} {
+			summary, err := b.store.Import(t.Context(), strings.NewReader(file), letters.Redrive{DryRun: dry})
+			require.ErrorIs(t, err, letters.ErrNoQueue)
+			require.ErrorContains(t, err, "line 3: ")
+			require.ErrorContains(t, err, `"other.dead"`)
+			assert.Equal(t, !dry, strings.Contains(err.Error(), "imported already: line 1 to 2"))
+			assert.LessOrEqual(t, 2, summary.Done, "the last line can be in flight")
+			summary, err = b.store.Import(t.Context(), strings.NewReader(file), letters.Redrive{DryRun: dry, To: "q.dead"})
+			require.NoError(t, err)
+			assert.Equal(t, letters.Summary{Total: 4, Done: 4}, summary)
+		}
+	})
+}
+
 // before is an empty reader that calls a function.
 type before func()
 

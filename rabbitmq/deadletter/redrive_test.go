@@ -84,7 +84,8 @@ func TestACanaryOfOrphansNeedsAConsumer(t *testing.T) {
 	})
 }
 
-// TestARedriveToTheQueueItself would remove the record of each letter and bring none back.
+// TestARedriveToTheQueueItself would remove the record of each letter and bring none back. One to a queue that does not
+// exist brings none back either.
 func TestARedriveToTheQueueItself(t *testing.T) {
 	onBoard(t, func(t *testing.T, b board) {
 		b.broker.DeclareQueue("orders.dead", amqp091.Table{"x-queue-type": "quorum"})
@@ -98,6 +99,13 @@ func TestARedriveToTheQueueItself(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{To: "orders.dead", DryRun: dry})
 			require.ErrorIs(t, err, letters.ErrNoTarget)
+			assert.Equal(t, letters.Summary{Total: 1, Kept: 1}, summary)
+		}
+		for _, dry := range []bool{true, false} {
+			summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{To: "ordres", DryRun: dry})
+			require.ErrorIs(t, err, letters.ErrNoTarget)
+			require.ErrorContains(t, err, `Redrive.To is "ordres", a queue that does not exist`)
+			assert.NotContains(t, err.Error(), "discard", "a wrong name is no reason to remove letters")
 			assert.Equal(t, letters.Summary{Total: 1, Kept: 1}, summary)
 		}
 		for letter, err := range b.store.Browse(t.Context(), "orders.dead", letters.Filter{}) {

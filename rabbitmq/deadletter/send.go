@@ -171,9 +171,9 @@ func same(d *amqp091.Delivery) amqp091.Publishing {
 
 // Import puts the letters that Export wrote back into their queues, each confirmed: every byte, property and header
 // is as before. The queues must exist. Of the options it uses To, the queue that gets the letters in place of those
-// that they were exported from, DryRun and Progress, whose total is not known before the end. At a line that it cannot
-// read, or a letter that it cannot publish, it ends with an error that has the number of the line: the letters of the
-// lines before are imported.
+// that they were exported from, DryRun, which only looks for the queues, and Progress, whose total is not known before
+// the end. It ends at a line that it cannot read, or whose letter it cannot publish. The error has the number of this
+// line, and of those that are imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
@@ -187,10 +187,32 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redr
 	defer sender.close()
 	run := redrive.New(letters.Redrive{DryRun: options.DryRun, Progress: options.Progress}, mostInFlight)
 	sender.run = run
+	find := func(string) error { return nil } // the broker returns what has no queue
+	if options.DryRun {
+		connection, err := s.connect(ctx)
+		if err != nil {
+			return letters.Summary{}, err
+		}
+		defer connection.Close()
+		found := map[string]error{}
+		find = func(queue string) error {
+			err, known := found[queue]
+			if !known {
+				if _, err = inspect(connection, queue); err != nil {
+					err = explain("find", queue, err)
+				}
+				found[queue] = err
+			}
+			return err
+		}
+	}
 	err = run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
 		l, err := parseLine(text)
 		if to := options.To; to != "" && to != l.Queue {
 			l.Queue, l.Exchange, l.RoutingKey = to, "", to
+		}
+		if err == nil {
+			err = find(l.Queue)
 		}
 		return redrive.Line{Size: len(l.Publishing.Body), Put: func(ctx context.Context) error {
 			err := sender.put(ctx, s.prefix, l)

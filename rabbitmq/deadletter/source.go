@@ -145,7 +145,7 @@ func (i *item) Find(context.Context) error {
 	case i.to.exchange == "" && !i.Options.DryRun: // the broker returns the first letter
 		return nil
 	}
-	switch _, err := i.inspect(i.target); {
+	switch _, err := inspect(i.look.connection, i.target); {
 	case err == nil:
 		return nil
 	case refusal.IsCode(err, amqp091.NotFound):
@@ -158,7 +158,7 @@ func (i *item) Find(context.Context) error {
 // Unconsumed implements redrive.Source.
 func (s *source) Unconsumed(_ context.Context, targets []string) string {
 	for _, target := range targets {
-		if queue, err := s.inspect(target); err == nil && queue.Consumers == 0 {
+		if queue, err := inspect(s.look.connection, target); err == nil && queue.Consumers == 0 {
 			return fmt.Sprintf("the queue %q", target)
 		}
 	}
@@ -166,8 +166,8 @@ func (s *source) Unconsumed(_ context.Context, targets []string) string {
 }
 
 // inspect asks for a queue, which must exist.
-func (s *source) inspect(name string) (queue amqp091.Queue, err error) {
-	_, err = s.look.connection.Channel(func(channel *amqp091.Channel) (err error) {
+func inspect(connection *wire.Connection, name string) (queue amqp091.Queue, err error) {
+	_, err = connection.Channel(func(channel *amqp091.Channel) (err error) {
 		defer channel.Close()
 		queue, err = channel.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
@@ -176,6 +176,10 @@ func (s *source) inspect(name string) (queue amqp091.Queue, err error) {
 }
 
 func (i *item) gone() error {
+	if i.Options.To != "" {
+		return fmt.Errorf("%w: Redrive.To is %q, a queue that does not exist, so the letters stay in %q; correct the name",
+			letters.ErrNoTarget, i.target, i.queue)
+	}
 	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start the app that consumes it, or "+
 		"discard them", letters.ErrNoTarget, i.target, i.queue)
 }
