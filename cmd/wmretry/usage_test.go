@@ -19,9 +19,9 @@ func TestWrongUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"command", []string{"daed"}, "did you mean dead?"},
-		{"subcommand", []string{"dead", "redive", "orders"}, "did you mean redrive?"},
-		{"subcommand of dead", []string{"redrive", "orders"}, "did you mean dead?"},
+		{"command", []string{"daed"}, "did you mean `wmretry dead`?"},
+		{"subcommand", []string{"dead", "redive", "orders"}, "did you mean `wmretry dead redrive orders`?"},
+		{"subcommand of dead", []string{"redrive", "orders"}, "did you mean `wmretry dead redrive orders`?"},
 		{"flag", []string{"dead", "list", "orders", "--colour"}, "unknown flag: --colour"},
 		{"no queue", []string{"dead", "list"}, "needs QUEUE, and has 0 arguments"},
 		{"no time", []string{"order", "status", "orders", "--wait", "0s"}, "--wait is 0s"},
@@ -42,7 +42,7 @@ func TestWrongUse(t *testing.T) {
 		{"rate", []string{"dead", "redrive", "orders", "--rate", "fast"}, `"fast" is not a number of letters in a time, such as 50/s`},
 		{"no rate", []string{"dead", "redrive", "orders", "--rate", "0/s"}, `"0/s" is not a number of letters in a time`},
 		{"share", []string{"dead", "redrive", "orders", "--max-redead", "120%"}, "such as 5% or 0.05"},
-		{"not a number", []string{"dead", "redrive", "orders", "--canary", "ten"}, `invalid argument "ten" for "--canary"`},
+		{"not a number", []string{"dead", "redrive", "orders", "--canary", "ten"}, `--canary is "ten": it must be a whole number from 0 to 9`},
 		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "--limit is -1: it must not be negative"},
 		{"wait without canary", []string{"dead", "redrive", "orders", "--canary-wait", "5s"}, "needs --canary"},
 		{"export to nowhere by cause", []string{"dead", "export", "orders", "--cause", "zz"}, `--cause is "zz"`},

@@ -22,7 +22,7 @@ const completionTimeout = time.Second
 func newDeadCommand(e *env) *cobra.Command {
 	c := e.group("dead", newListCommand(e), newShowCommand(e), newRedriveCommand(e), newDiscardCommand(e),
 		newExportCommand(e), newImportCommand(e))
-	c.SuggestFor = []string{"list", "show", "redrive", "discard", "export", "import", "orphans"}
+	c.SuggestFor = []string{"orphans"}
 	variables{"as-is": &e.flags.asIs}.addTo(c.PersistentFlags())
 	return c
 }
@@ -54,9 +54,38 @@ func (e *env) on(
 			if err != nil {
 				return err
 			}
-			return use(ctx, place{store, queue}, args)
+			at := place{store, queue}
+			if given, is := flags["id"].(*reader); is {
+				if err := e.noteAbsent(ctx, at, given.texts); err != nil {
+					return err
+				}
+			}
+			return use(ctx, at, args)
 		})
 	}
+}
+
+// noteAbsent warns of ids that no letter has, where another one has a letter. Where none has one, nothing is selected.
+func (e *env) noteAbsent(ctx context.Context, at place, given []string) error {
+	if len(given) < 2 {
+		return nil
+	}
+	var filter letters.Filter
+	for _, id := range given {
+		filter.IDs = append(filter.IDs, ids(id)...)
+	}
+	absent := slices.Clone(given)
+	for letter, err := range at.Browse(ctx, at.queue, filter) { // to its end, for the order of the letters
+		if err != nil {
+			return e.explain(err)
+		}
+		absent = slices.DeleteFunc(absent, func(id string) bool { return slices.Contains(ids(id), letter.ID) })
+	}
+	if n := len(absent); n > 0 && n < len(given) {
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: no letter in %s has %s %s\n", safe(at.queue),
+			map[bool]string{true: "the id", false: "the ids"}[n == 1], safe(strings.Join(absent, ", ")))
+	}
+	return nil
 }
 
 // queue returns the queue or topic in which the letters are.
@@ -153,12 +182,12 @@ func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
 
 // explain adds what to do to the error of a call on a queue or topic.
 func (e *env) explain(err error) error {
+	names := e.advised("wmretry status" + only(e.kind == backend.RabbitMQ, " --all"))
 	switch {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
-		return fmt.Errorf("%w (here: --to %s)", err, e.of())
+		return fmt.Errorf("%w (here: --to %s; `%s` lists the names)", err, e.of(), names)
 	case errors.Is(err, letters.ErrNoQueue):
-		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err,
-			e.advised("wmretry status"+only(e.kind == backend.RabbitMQ, " --all")))
+		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err, names)
 	}
 	return err
 }

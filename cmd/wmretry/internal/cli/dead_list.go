@@ -57,18 +57,20 @@ func (e *env) list(ctx context.Context, at place, o letters.Discard, group bool)
 		if err := e.nothing(at.queue, o.Filter); err != nil {
 			return err
 		}
-		if !e.outTerminal || e.json {
-			_, _ = fmt.Fprintf(e.stderr, "no letters in %s\n", safe(at.queue))
-		}
 	}
-	if e.outTerminal && !e.json {
-		end := plural(n, "letter", "letters") + " in " + safe(at.queue)
-		if cut {
-			end = "the first " + end + "; there are more (--limit)"
-		} else if selects(o.Filter) {
-			end += " that match"
-		}
+	end := plural(n, "letter", "letters") + " in " + safe(at.queue)
+	if cut {
+		end = "the first " + end + "; there are more (--limit)"
+	} else if selects(o.Filter) {
+		end += " that match"
+	}
+	switch {
+	case e.outTerminal && !e.json:
 		_, _ = fmt.Fprintln(e.stdout, e.paint(text.Faint, end))
+	case n == 0:
+		_, _ = fmt.Fprintf(e.stderr, "no letters in %s\n", safe(at.queue))
+	case cut:
+		_, _ = fmt.Fprintln(e.stderr, end)
 	}
 	return nil
 }

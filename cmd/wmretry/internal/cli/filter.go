@@ -101,7 +101,7 @@ func expression(given string) (*regexp.Regexp, error) {
 func age(flag string) func(given string) (time.Duration, error) {
 	return func(given string) (time.Duration, error) {
 		var d duration
-		if err := d.UnmarshalText([]byte(given)); err != nil || d <= 0 {
+		if err := d.Set(given); err != nil || d <= 0 {
 			return 0, usage("%s %q is not a duration above 0, such as 90s, 10m, 36h or 2d", flag, given)
 		}
 		return time.Duration(d), nil

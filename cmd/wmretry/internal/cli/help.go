@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"text/template"
@@ -113,16 +114,59 @@ func (e *env) group(path string, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		text := fmt.Sprintf("%s has no command %q", c.CommandPath(), args[0])
-		near := c.SuggestionsFor(args[0])
-		if len(near) > 0 {
-			text += "; did you mean " + strings.Join(near, " or ") + "?"
-		}
-		return errors.New(text)
+		return e.unknown(c, args[0])
 	}
 	c.SuggestionsMinimumDistance = 2
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
+}
+
+// unknown is the error of a word that is no command of c. It has the whole command that may be meant.
+func (e *env) unknown(c *cobra.Command, word string) error {
+	text := fmt.Sprintf("%s has no command %q", c.CommandPath(), word)
+	near := c.SuggestionsFor(word)
+	for _, below := range c.Commands() {
+		for _, meant := range below.Commands() {
+			if meant.Name() == word {
+				near = append(near, below.Name()+" "+word)
+			}
+		}
+	}
+	at := slices.Index(e.args, word)
+	for i, meant := range near {
+		line := "wmretry"
+		for j, arg := range e.args {
+			if line += " "; j == at {
+				line += meant
+			} else {
+				line += shellWord(arg)
+			}
+		}
+		text += map[bool]string{true: "; did you mean `", false: "` or `"}[i == 0] + line
+	}
+	return errors.New(text + only(len(near) > 0, "`?"))
+}
+
+// kinds are what the values of flags must be, by their types.
+var kinds = map[string]string{
+	"int":         fmt.Sprintf("a whole number from 0 to %d", math.MaxInt),
+	"bool":        "true or false",
+	"duration":    "a duration, such as 90s, 10m, 36h or 2d",
+	"stringSlice": "a list with commas between its values",
+}
+
+// wrongFlag is the error of a flag that cannot be read. An unknown one can belong to the command that is meant.
+func (e *env) wrongFlag(c *cobra.Command, err error) error {
+	var wrong *pflag.InvalidValueError
+	words := c.Flags().Args()
+	switch {
+	case errors.As(err, &wrong):
+		flag := wrong.GetFlag()
+		return usage("--%s is %q: it must be %s", flag.Name, wrong.GetValue(), kinds[flag.Value.Type()])
+	case c.HasSubCommands() && len(words) > 0:
+		return e.unknown(c, words[0])
+	}
+	return err
 }
 
 // needs returns the check of a command whose arguments have these names.
@@ -158,7 +202,7 @@ func (all variables) addTo(flags *pflag.FlagSet) {
 		case *list:
 			flags.StringSliceVarP((*[]string)(v), name, letter, *v, "")
 		case *time.Duration:
-			flags.DurationVarP(v, name, letter, *v, "")
+			flags.VarP((*duration)(v), name, letter, "")
 		case pflag.Value:
 			flags.VarP(v, name, letter, "")
 		default:

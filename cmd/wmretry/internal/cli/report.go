@@ -84,7 +84,7 @@ func (r *report) finish(err error) error {
 	if err != nil {
 		r.Error = e.scrub(err.Error())
 		if r.Interrupted && errors.Is(err, context.Canceled) {
-			r.Error = "interrupted"
+			r.Error = interruption(err)
 		}
 		err = e.explain(err)
 	}

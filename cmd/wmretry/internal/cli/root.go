@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -33,7 +34,7 @@ func Commands() *cobra.Command { return newRoot(newEnv()) }
 
 // run runs a command. The end of the context is an interruption by the user.
 func run(interrupted context.Context, e *env, args []string) int {
-	e.kind = kindOf(args)
+	e.kind, e.args = kindOf(args), args
 	root := newRoot(e)
 	root.SetArgs(args)
 	root.SetIn(e.stdin)
@@ -46,7 +47,7 @@ func run(interrupted context.Context, e *env, args []string) int {
 	case interrupted.Err() != nil && (errors.Is(err, context.Canceled) || code == codeFailed):
 		// A summary is printed already.
 		code = codeInterrupted
-		_, _ = fmt.Fprintln(e.stderr, "wmretry: interrupted")
+		_, _ = fmt.Fprintln(e.stderr, "wmretry:", interruption(err))
 	case !e.prepared:
 		code = codeUsage
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
@@ -57,6 +58,15 @@ func run(interrupted context.Context, e *env, args []string) int {
 		}
 	}
 	return code
+}
+
+// interruption is the text of an error after Ctrl-C.
+func interruption(err error) string {
+	var part *redrive.Unfinished
+	if errors.As(err, &part) {
+		return "interrupted; " + part.Done
+	}
+	return "interrupted"
 }
 
 // failure is the text of an error. A user who has named no management API learns which one was asked.
@@ -74,6 +84,7 @@ func newRoot(e *env) *cobra.Command {
 	root := e.group("", newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newUICommand(e), newVersionCommand(e))
 	root.Use, root.Version = "wmretry", version(buildInfo())
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(e.wrongFlag)
 	root.PersistentPreRun = func(*cobra.Command, []string) { e.prepare() }
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags().addTo(root.PersistentFlags())

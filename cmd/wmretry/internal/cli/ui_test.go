@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os/exec"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -298,6 +301,91 @@ func TestNoFlagIsEmpty(t *testing.T) {
 		}
 	}
 	assert.Greater(t, tried, 40)
+}
+
+// TestTheCommandThatIsMeant: what is suggested is the whole command, also where the word is followed by flags of it.
+func TestTheCommandThatIsMeant(t *testing.T) {
+	for line, want := range map[string]string{
+		"redrive orders":                                 "did you mean `wmretry dead redrive orders`?",
+		"redrive orders --canary 10":                     "did you mean `wmretry dead redrive orders --canary 10`?",
+		"--prefix a;b redrive orders --dry-run":          "did you mean `wmretry --prefix 'a;b' dead redrive orders --dry-run`?",
+		"dead redive orders --canary 10":                 "did you mean `wmretry dead redrive orders --canary 10`?",
+		"daed list orders":                               "did you mean `wmretry dead list orders`?",
+		"export orders":                                  "did you mean `wmretry dead export orders` or `wmretry topology export orders`?",
+		"orphans":                                        "did you mean `wmretry dead`?",
+		"nonsense --canary 10":                           "wmretry has no command \"nonsense\"\n",
+		"--colour redrive":                               "unknown flag: --colour",
+		"dead list orders --limit ten":                   `--limit is "ten": it must be a whole number from 0 to 9223372036854775807`,
+		"dead redrive orders --canary-wait soon":         `--canary-wait is "soon": it must be a duration, such as 90s, 10m, 36h or 2d`,
+		"dead redrive orders --canary-wait xd":           `--canary-wait is "xd": it must be a duration, such as 90s, 10m, 36h or 2d`,
+		"dead redrive orders --dry-run=perhaps":          `--dry-run is "perhaps": it must be true or false`,
+		"order status orders --wait soon":                `--wait is "soon": it must be a duration`,
+		`dead show orders a --redact a"b`:                `--redact is "a\"b": it must be a list with commas between its values`,
+		"dead redrive orders --canary-wait 2d":           "--canary-wait is 48h0m0s: it needs --canary",
+		"topology plan --partitions 9999999999999999999": `--partitions is "9999999999999999999": it must be a whole number`,
+	} {
+		var stderr bytes.Buffer
+		e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
+		assert.Equal(t, codeUsage, run(context.Background(), e, strings.Fields(line)), line)
+		assert.Contains(t, stderr.String(), want, line)
+		assert.NotRegexp(t, "strconv|time:|parse error", stderr.String(), line)
+	}
+}
+
+// shelf is a store of letters with these ids.
+type shelf struct {
+	letters.Store
+	ids []string
+}
+
+func (s shelf) Browse(_ context.Context, _ string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
+	return func(yield func(*letters.Letter, error) bool) {
+		for _, id := range s.ids {
+			if letter := (&letters.Letter{ID: id}); filter.Match(letter, time.Now()) && !yield(letter, nil) {
+				return
+			}
+		}
+	}
+}
+
+// TestAbsentIDs: an id of several that no letter has is named, as it was given.
+func TestAbsentIDs(t *testing.T) {
+	at := place{&backend.Store{Store: shelf{ids: []string{"a", "b", "c\x1b", "a"}}}, "orders.dead"}
+	for want, given := range map[string][]string{
+		"":                           {"a", "b", `c\x1b`},
+		"has the id d\n":             {"a", "d"},
+		"has the ids d, e\\x1b, d\n": {"d", "a", "e\x1b", "d"},
+	} {
+		var stderr bytes.Buffer
+		require.NoError(t, (&env{stderr: &stderr}).noteAbsent(t.Context(), at, given))
+		assert.Equal(t, want != "", strings.Contains(stderr.String(), "wmretry: warning: no letter in orders.dead "+want), stderr.String())
+		assert.Equal(t, want == "", stderr.Len() == 0, stderr.String())
+	}
+	for _, given := range [][]string{{"d"}, {"d", "e"}} { // nothing is selected, which is an error
+		var stderr bytes.Buffer
+		require.NoError(t, (&env{stderr: &stderr}).noteAbsent(t.Context(), at, given))
+		assert.Empty(t, stderr.String())
+	}
+}
+
+// TestACutList: where it is read by another program, or grouped, it is not taken for all letters.
+func TestACutList(t *testing.T) {
+	at := place{&backend.Store{Store: shelf{ids: []string{"a", "b", "c"}}}, "orders.dead"}
+	for limit, want := range map[int]string{0: "", 3: "", 2: "the first 2 letters in orders.dead; there are more (--limit)\n"} {
+		for _, group := range []bool{false, true} {
+			var stdout, stderr bytes.Buffer
+			e := &env{stdout: &stdout, stderr: &stderr, kind: backend.RabbitMQ}
+			require.NoError(t, e.list(t.Context(), at, letters.Discard{Limit: limit}, group))
+			assert.Equal(t, want, stderr.String())
+		}
+	}
+}
+
+// TestInterruption: after Ctrl-C an import tells which lines it has imported.
+func TestInterruption(t *testing.T) {
+	assert.Equal(t, "interrupted", interruption(context.Canceled))
+	part := fmt.Errorf("%w", &redrive.Unfinished{Err: context.Canceled, Done: "imported already: line 1"})
+	assert.Equal(t, "interrupted; imported already: line 1", interruption(part))
 }
 
 func TestVersions(t *testing.T) {

@@ -91,19 +91,30 @@ func (s *schedule) UnmarshalText(text []byte) error {
 // duration is a time.Duration that is written as text, and may be in days.
 type duration time.Duration
 
-func (d *duration) UnmarshalText(text []byte) error {
-	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
-		n, err := strconv.ParseFloat(days, 64)
-		if err == nil && !(n < 100_000) { // also NaN
-			err = errors.New("too long")
+func (d *duration) UnmarshalText(text []byte) error { return d.Set(string(text)) }
+
+// Set implements pflag.Value.
+func (d *duration) Set(text string) error {
+	parsed, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		var n float64
+		if n, err = strconv.ParseFloat(days, 64); err == nil && !(n < 100_000) { // also NaN
+			err = strconv.ErrRange
 		}
-		*d = duration(n * 24 * float64(time.Hour))
-		return err
+		parsed = time.Duration(n * 24 * float64(time.Hour))
 	}
-	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not %s", text, kinds["duration"])
+	}
 	*d = duration(parsed)
-	return err
+	return nil
 }
+
+// String implements pflag.Value.
+func (d *duration) String() string { return only(*d != 0, time.Duration(*d).String()) }
+
+// Type implements pflag.Value.
+func (d *duration) Type() string { return "duration" }
 
 // arguments are those of a queue. Numbers are int64.
 type arguments amqp091.Table

@@ -102,7 +102,7 @@ func TestFiles(t *testing.T) {
 		`unknown field "tiergroup"`:            `{"queues":["a"],"schedule":"1s","tiergroup":"b"}`,
 		"it drops or refuses dead letters":     `{"queues":["a"],"schedule":"1s","dead_letter_arguments":{"x-max-length":1}}`,
 		"it must be \"quorum\" or \"classic\"": `{"queues":["a"],"schedule":"1s","queue_type":"stream"}`,
-		"invalid duration":                     `{"queues":["a"],"schedule":"1s","dead_letters":{"max_age":"long"}}`,
+		"\"long\" is not a duration, such as ": `{"queues":["a"],"schedule":"1s","dead_letters":{"max_age":"long"}}`,
 		`entry 2 of`:                           `[{"queues":["a"],"schedule":"1s"},{"queues":["b"]}]`,
 		"there is more behind the end":         `{"queues":["a"],"schedule":"1s"} {}`,
 		"must be a whole number":               `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-max-length":1.5}}`,
