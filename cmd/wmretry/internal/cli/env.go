@@ -36,7 +36,7 @@ type env struct {
 	prepared  bool          // a command was found, and its flags and arguments were read
 	kind      *backend.Kind // the backend that the flags name
 	help      map[string]helpPage
-	args      []string // of the command
+	args      []string // the arguments of the command
 	flags     flags
 	json      bool     // --json
 	passwords []string // for scrub

@@ -18,7 +18,7 @@ import (
 type report struct {
 	Command string `json:"command"`
 	Queue   string `json:"queue,omitzero"`
-	Address string `json:"address,omitzero"` // of the backend
+	Address string `json:"address,omitzero"` // the address of the backend
 	DryRun  bool   `json:"dry_run,omitzero"`
 	letters.Summary
 	Seconds     float64         `json:"seconds"`
