@@ -2,12 +2,12 @@ package letters
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
@@ -36,21 +36,13 @@ type Filter struct {
 // Validate reports all faults of the filter.
 func (f Filter) Validate() error {
 	return errors.Join(
-		fault(f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != ""),
+		faults.If(f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != ""),
 			"Filter.Cause is %q: it must be the ID of a cause, which is 8 hex digits, such as 8801ed07", f.Cause),
-		fault(f.OlderThan < 0, "Filter.OlderThan is %v: it must not be negative", f.OlderThan),
-		fault(f.NewerThan < 0, "Filter.NewerThan is %v: it must not be negative", f.NewerThan),
-		fault(f.NewerThan > 0 && f.OlderThan >= f.NewerThan, "Filter.OlderThan is %v and Filter.NewerThan is %v: "+
+		faults.If(f.OlderThan < 0, "Filter.OlderThan is %v: it must not be negative", f.OlderThan),
+		faults.If(f.NewerThan < 0, "Filter.NewerThan is %v: it must not be negative", f.NewerThan),
+		faults.If(f.NewerThan > 0 && f.OlderThan >= f.NewerThan, "Filter.OlderThan is %v and Filter.NewerThan is %v: "+
 			"they select no letter, because Filter.NewerThan must be the longer one", f.OlderThan, f.NewerThan),
 	)
-}
-
-// fault returns an error, or nil where nothing is wrong.
-func fault(wrong bool, format string, args ...any) error {
-	if !wrong {
-		return nil
-	}
-	return fmt.Errorf(format, args...)
 }
 
 // Match reports whether the filter selects a letter.

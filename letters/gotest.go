@@ -55,14 +55,14 @@ type GoTestConfig struct {
 // Validate reports all faults of the configuration.
 func (c GoTestConfig) Validate() error {
 	all := []error{
-		fault(strings.Trim(goName(c.Name), "_") == "",
+		faults.If(strings.Trim(goName(c.Name), "_") == "",
 			"Name is %q: it must have an ASCII letter or digit, such as the name of the handler", c.Name),
-		fault(len(c.Name) > maxTestName, "Name has %d bytes: it must have at most %d", len(c.Name), maxTestName),
-		fault(c.Package != "" && (!token.IsIdentifier(c.Package) || c.Package == "_"),
+		faults.If(len(c.Name) > maxTestName, "Name has %d bytes: it must have at most %d", len(c.Name), maxTestName),
+		faults.If(c.Package != "" && (!token.IsIdentifier(c.Package) || c.Package == "_"),
 			"Package is %q: it must be the name of a Go package", c.Package),
 	}
 	for i, rule := range c.Redact {
-		all = append(all, fault(rule == "" || rule != strings.TrimSpace(rule),
+		all = append(all, faults.If(rule == "" || rule != strings.TrimSpace(rule),
 			"Redact[%d] is %q: it must be a name or a path, without spaces around it", i, rule))
 	}
 	return errors.Join(all...)

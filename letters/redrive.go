@@ -12,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -57,14 +58,14 @@ type Redrive struct {
 // Validate reports all faults of the options.
 func (r Redrive) Validate() error {
 	return errors.Join(
-		fault(r.Limit < 0, "Redrive.Limit is %d: it must not be negative (0 is no limit)", r.Limit),
-		fault(r.Rate < 0 || math.IsNaN(r.Rate) || math.IsInf(r.Rate, 0),
+		faults.If(r.Limit < 0, "Redrive.Limit is %d: it must not be negative (0 is no limit)", r.Limit),
+		faults.If(r.Rate < 0 || math.IsNaN(r.Rate) || math.IsInf(r.Rate, 0),
 			"Redrive.Rate is %v: it must be a number of letters a second, not negative (0 is no limit)", r.Rate),
-		fault(r.Canary < 0, "Redrive.Canary is %d: it must not be negative (0 is none)", r.Canary),
-		fault(r.CanaryWait < 0, "Redrive.CanaryWait is %v: it must not be negative", r.CanaryWait),
-		fault(r.CanaryWait > 0 && r.Canary == 0,
+		faults.If(r.Canary < 0, "Redrive.Canary is %d: it must not be negative (0 is none)", r.Canary),
+		faults.If(r.CanaryWait < 0, "Redrive.CanaryWait is %v: it must not be negative", r.CanaryWait),
+		faults.If(r.CanaryWait > 0 && r.Canary == 0,
 			"Redrive.CanaryWait is %v: it needs Redrive.Canary, the number of letters to watch", r.CanaryWait),
-		fault(r.MaxRedead < 0 || r.MaxRedead > 1 || math.IsNaN(r.MaxRedead),
+		faults.If(r.MaxRedead < 0 || r.MaxRedead > 1 || math.IsNaN(r.MaxRedead),
 			"Redrive.MaxRedead is %v: it must be a share between 0 and 1", r.MaxRedead),
 		r.Filter.Validate(),
 	)
@@ -89,7 +90,7 @@ type Discard struct {
 // Validate reports all faults of the options.
 func (d Discard) Validate() error {
 	return errors.Join(
-		fault(d.Limit < 0, "Discard.Limit is %d: it must not be negative (0 is no limit)", d.Limit),
+		faults.If(d.Limit < 0, "Discard.Limit is %d: it must not be negative (0 is no limit)", d.Limit),
 		d.Filter.Validate(),
 	)
 }

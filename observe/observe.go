@@ -172,15 +172,10 @@ type Config struct {
 
 // Validate reports all faults in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if c.MaxSeries < 0 {
-		fault("MaxSeries is %d: it must be 0 (the default, 10,000) or more", c.MaxSeries)
-	}
-	if c.WaitingTimeout < 0 {
-		fault("WaitingTimeout is %v: it must be 0 (the default, 10s) or more", c.WaitingTimeout)
-	}
-	return errors.Join(faults...)
+	return errors.Join(
+		faults.If(c.MaxSeries < 0, "MaxSeries is %d: it must be 0 (the default, 10,000) or more", c.MaxSeries),
+		faults.If(c.WaitingTimeout < 0, "WaitingTimeout is %v: it must be 0 (the default, 10s) or more", c.WaitingTimeout),
+	)
 }
 
 func (c Config) withDefaults() Config {

@@ -46,6 +46,14 @@ func CheckRouter(name string, isNil bool) {
 	}
 }
 
+// If returns an error, or nil where nothing is wrong.
+func If(wrong bool, format string, args ...any) error {
+	if !wrong {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
 // partError has its prefix in each line: the faults of several parts are joined.
 type partError struct {
 	prefix string

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -71,27 +70,18 @@ func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "::1"}
 
 // Validate reports all faults of the configuration.
 func (c Config) Validate() error {
-	var all []error
-	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	if c.Store == nil {
-		fault("Store is nil: set it to what has the letters, such as a *deadletter.Store of RabbitMQ")
+	all := []error{
+		faults.If(c.Store == nil, "Store is nil: set it to what has the letters, such as a *deadletter.Store of RabbitMQ"),
+		letters.GoTestConfig{Name: "x", Redact: c.Redact}.Validate(),
+		faults.If(c.MaxLetters < 0, "MaxLetters is %d: it must not be negative (0 is %d)", c.MaxLetters, defaultMaxLetters),
+		faults.If(c.Timeout < 0, "Timeout is %v: it must not be negative (0 is %v)", c.Timeout, defaultTimeout),
 	}
 	for i, queue := range c.Queues {
-		if queue == "" {
-			fault("Queues[%d] is empty: name a queue that has letters", i)
-		}
+		all = append(all, faults.If(queue == "", "Queues[%d] is empty: name a queue that has letters", i))
 	}
-	all = append(all, letters.GoTestConfig{Name: "x", Redact: c.Redact}.Validate())
 	for i, host := range c.Hosts {
-		if address := net.ParseIP(host) != nil; !address && (host == "" || hostname(host) != strings.ToLower(host)) {
-			fault("Hosts[%d] is %q: it must be a name or an address, without a port", i, host)
-		}
-	}
-	if c.MaxLetters < 0 {
-		fault("MaxLetters is %d: it must not be negative (0 is %d)", c.MaxLetters, defaultMaxLetters)
-	}
-	if c.Timeout < 0 {
-		fault("Timeout is %v: it must not be negative (0 is %v)", c.Timeout, defaultTimeout)
+		wrong := net.ParseIP(host) == nil && (host == "" || hostname(host) != strings.ToLower(host))
+		all = append(all, faults.If(wrong, "Hosts[%d] is %q: it must be a name or an address, without a port", i, host))
 	}
 	return faults.Of("page config", errors.Join(all...))
 }

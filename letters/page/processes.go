@@ -37,13 +37,8 @@ func (p *Page) askAll(r *http.Request, request command.Request) (command.Asked, 
 		err = nil
 	}
 	of := answered{Processes: len(asked.Answers)}
-	for _, a := range asked.Answers {
-		if a.Error != "" {
-			of.Faults = append(of.Faults, a.Process()+": "+a.Error)
-		}
-	}
-	if missing := asked.Processes - of.Processes; missing > 0 && of.Processes > 0 {
-		of.Faults = append(of.Faults, plural(missing, "process has", "processes have")+" not answered.")
+	if of.Processes > 0 {
+		of.Faults = asked.Faults(".")
 	}
 	return asked, of, err
 }

@@ -33,15 +33,11 @@ type Config struct {
 
 // Validate reports all faults of the configuration in one error.
 func (c Config) Validate() error {
-	var faults []error
-	if c.Publisher == nil {
-		faults = append(faults, errors.New("Publisher is nil: set the publisher of the return topics"))
-	}
-	if c.Reader == nil {
-		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the modules of "+
-			"folder backends have it for several"))
-	}
-	return errors.Join(faults...)
+	return errors.Join(
+		faults.If(c.Publisher == nil, "Publisher is nil: set the publisher of the return topics"),
+		faults.If(c.Reader == nil, "Reader is nil: set what reads the backend's topics; the modules of folder backends "+
+			"have it for several"),
+	)
 }
 
 // Reader reads the topics of a backend without a consumer group, and removes single messages from them. A Subscriber

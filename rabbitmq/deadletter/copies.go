@@ -22,21 +22,22 @@ import (
 // mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is
 // delivered, because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
-	const instead = "Or set Config.Management (wmretry: --management), for a user with the tag management, if the " +
-		"queue has a limit that is never reached. To read the letters at the risk of losing some, set " +
-		"Config.AnyLimit (wmretry: --any-limit)"
 	to, err := l.tryCopy(ctx)
-	switch version := l.connection.Version(); {
+	var why, do string
+	switch {
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace "+
-			"a letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
-			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
+		why = "the user may not replace a letter by a copy"
+		do = fmt.Sprintf("Give the user the permission to write to the exchange %q", cmp.Or(to.exchange, "amq.default"))
 	case errors.Is(err, publish.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
-			"because of a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has "+
-			"ended. %s: %w", l.queue, l.limit, version, instead, err)
+		why = "it blocks publishers because of a memory or disk alarm, so no letter can be replaced by a copy"
+		do = "Wait until the alarm has ended"
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and %s. %s. Or set "+
+		"Config.Management (wmretry: --management), for a user with the tag management, if the queue has a limit that is "+
+		"never reached. To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit): %w",
+		l.queue, l.limit, l.connection.Version(), why, do, err)
 }
 
 // tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a

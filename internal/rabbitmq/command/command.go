@@ -130,6 +130,19 @@ type Asked struct {
 	Answers   []Answer
 }
 
+// Faults returns what is missing in the answers. advice is about processes that have not answered.
+func (a Asked) Faults(advice string) (all []string) {
+	for _, answer := range a.Answers {
+		if answer.Error != "" {
+			all = append(all, answer.Process()+": "+answer.Error)
+		}
+	}
+	if missing := a.Processes - len(a.Answers); missing > 0 {
+		all = append(all, lettertext.Plural(missing, "process has", "processes have")+" not answered"+advice)
+	}
+	return all
+}
+
 // An Asker sends a request to the processes of a broker, and waits for their answers. A Store embeds it, for AskerOf:
 // the method is not exported, so that a Store has no method for apps.
 type Asker func(ctx context.Context, r Request, wait time.Duration) (Asked, error)

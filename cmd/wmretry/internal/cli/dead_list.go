@@ -171,7 +171,7 @@ func (e *env) printGroups(groups []letters.Group) error {
 
 // causes returns a row for each group. count is the title of the numbers of letters.
 func (e *env) causes(count string, groups []letters.Group) string {
-	columns := []string{count, "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE"}
+	columns := []string{">" + count, "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE"}
 	if slices.ContainsFunc(groups, func(g letters.Group) bool { return len(g.Keys) > 0 }) {
 		columns = append(columns, "KEYS")
 	}
@@ -181,18 +181,15 @@ func (e *env) causes(count string, groups []letters.Group) string {
 		if g.Other {
 			reason = "(all other causes)"
 		}
+		if e.outTerminal { // the other columns have 130 characters
+			reason = text.WrapSoft(reason, max(e.width-130, 40))
+		}
 		t.AppendRow(table.Row{
 			thousands(g.Count), cmp.Or(idOf(g), "-"), cmp.Or(safe(string(g.DeadReason)), "-"),
 			cmp.Or(safe(g.ErrorType), "-"), cmp.Or(reason, "-"),
 			e.time(g.First), e.time(g.Last), safe(g.Example), e.keys(g),
 		}[:len(columns)])
 	}
-	configs := []table.ColumnConfig{{Number: 1, Align: text.AlignRight}}
-	if e.outTerminal { // the other columns have 130 characters
-		configs = append(configs,
-			table.ColumnConfig{Number: 5, WidthMax: max(e.width-130, 40), WidthMaxEnforcer: text.WrapSoft})
-	}
-	t.SetColumnConfigs(configs)
 	return t.Render()
 }
 

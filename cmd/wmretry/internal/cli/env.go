@@ -134,18 +134,16 @@ func (e *env) jsonLine(to io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// alignRight aligns columns of a table, by their numbers.
-func alignRight(t table.Writer, columns ...int) {
-	var all []table.ColumnConfig
-	for _, number := range columns {
-		all = append(all, table.ColumnConfig{Number: number, Align: text.AlignRight})
-	}
-	t.SetColumnConfigs(all)
-}
-
-// table returns a table with these columns: Render returns its text.
+// table returns a table with these columns: Render returns its text. Those of numbers begin with >.
 func (e *env) table(columns ...string) table.Writer {
 	t := table.NewWriter()
+	var numbers []table.ColumnConfig
+	for i, name := range columns {
+		if title, is := strings.CutPrefix(name, ">"); is {
+			columns[i], numbers = title, append(numbers, table.ColumnConfig{Number: i + 1, Align: text.AlignRight})
+		}
+	}
+	t.SetColumnConfigs(numbers)
 	t.SetStyle(table.StyleLight)
 	style := t.Style()
 	style.Options = table.Options{SeparateHeader: true}

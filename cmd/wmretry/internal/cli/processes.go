@@ -94,14 +94,8 @@ func (e *env) askProcesses(ctx context.Context, r command.Request, wait time.Dur
 	if e.json && r.Do != command.Keys {
 		err = e.printJSON(all)
 	}
-	if missing := all.Processes - len(all.Answers); missing > 0 {
-		_, _ = fmt.Fprintf(e.stderr, "warning: %s not answered: give them more time with --wait\n",
-			plural(missing, "process has", "processes have"))
-	}
-	for _, a := range all.Answers {
-		if a.Error != "" {
-			_, _ = fmt.Fprintf(e.stderr, "warning: %s: %s\n", safe(a.Process()), safe(a.Error))
-		}
+	for _, fault := range asked.Faults(": give them more time with --wait") {
+		_, _ = fmt.Fprintf(e.stderr, "warning: %s\n", safe(fault))
 	}
 	return all, err
 }

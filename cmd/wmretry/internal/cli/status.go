@@ -74,8 +74,7 @@ func (e *env) waitingTable(all []operate.Waiting) string {
 		return "No consumer group with the prefix " + safe(e.prefix()) + " has subscribed, or has dead letters. Another " +
 			"prefix: --prefix"
 	}
-	t := e.table("GROUP.TOPIC", "WAITING", "OVERDUE", "NEXT DUE", "IN FLIGHT", "CONSUMERS", "DEAD", "OLDEST DEAD")
-	alignRight(t, 2, 3, 5, 6, 7)
+	t := e.table("GROUP.TOPIC", ">WAITING", ">OVERDUE", "NEXT DUE", ">IN FLIGHT", ">CONSUMERS", ">DEAD", "OLDEST DEAD")
 	for _, w := range all {
 		consumers := "-"
 		if w.Consumers != nil {
@@ -90,9 +89,8 @@ func (e *env) waitingTable(all []operate.Waiting) string {
 
 // statusText returns the status as a table, and what to do about it.
 func (e *env) statusText(status letters.Status, all bool) string {
-	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
+	b := &statusTable{env: e, Writer: e.table("QUEUE", ">MESSAGES", ">READY", ">UNACKED", ">CONSUMERS", "DUE", "NOTE"),
 		all: all}
-	alignRight(b, 2, 3, 4, 5)
 	groups := map[string][]letters.Tier{}
 	for _, w := range status.Queues {
 		b.work(w)
