@@ -212,7 +212,7 @@ func (l *ledger) ended(p *process, queue, id string, record retry.Record, err er
 
 // last reports whether a failure is the last one of its message.
 func (l *ledger) last(m *letter, record retry.Record, err error) bool {
-	once := err == errInvalid || !isDownErr(err) && l.plan.fate(m.id).how == permanent
+	once := err == errInvalid || err != nil && !isDownErr(err) && l.plan.fate(m.id).how == permanent
 	return once || err != errBusy && err != errNotHere && record.Failures == len(l.plan.schedule)
 }
 
