@@ -10,11 +10,13 @@
 //
 // Its words:
 //
-//	intake   the work queue of the handler: what arrives there is moved to a partition
-//	mover    the AMQP connection that moves: the broker blocks one that publishes, acks included, in an alarm
+//	intake   the work queue of the handler, and the loop that moves what arrives there to a partition
+//	mover    the channel that moves. Its AMQP connection has no other use: the broker blocks one that publishes, acks
+//	         included, in an alarm
 //	members  the queue on which each process has a consumer, which counts the processes
-//	keep     let a message wait in its partition, unacknowledged, until it is due or an operator decides
-//	behind   of a kept message: those of its key that came after it
+//	held     of a message: it waits in its partition, unacknowledged, until it is due or an operator decides
+//	kept     of a held message: what the process remembers of it for one hour, also when it went back to its queue
+//	behind   of a held message: those of its key that came after it
 //
 // A message that waits for its retry stays unacknowledged, in memory, and those of its key behind it. The queues give
 // messages to one consumer at a time. Four rules keep their order there, and integration/order tests on the broker what
