@@ -96,14 +96,13 @@ func (o operator) Export(ctx context.Context, topic string, filter letters.Filte
 // Import implements operate.Operator.
 func (o operator) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
 	s := o.store
-	if !s.calls.Enter() {
-		return letters.Summary{}, letters.ErrClosed
+	ctx, leave, err := s.life.Begin(ctx)
+	if err != nil {
+		return letters.Summary{}, err
 	}
-	defer s.calls.Leave()
-	ctx, release := s.use(ctx)
-	defer release()
+	defer leave()
 	run := redrive.New(options, 1)
-	err := run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
+	err = run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
 		topic, msg, err := parseLine(text)
 		topic = cmp.Or(options.To, topic)
 		if err == nil && !s.topics().IsDead(topic) {

@@ -33,12 +33,11 @@ func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letter
 	if err := run.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	if !s.calls.Enter() { // Close waits for those that have entered
-		return letters.Summary{}, letters.ErrClosed
+	ctx, leave, err := s.life.Begin(ctx)
+	if err != nil {
+		return letters.Summary{}, err
 	}
-	defer s.calls.Leave()
-	ctx, release := s.use(ctx)
-	defer release()
+	defer leave()
 	if !run.Options.DryRun {
 		held, unlock, err := s.config.Reader.Lock(ctx, topic)
 		if err != nil {

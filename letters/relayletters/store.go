@@ -96,11 +96,8 @@ type Store struct {
 
 	config Config
 	looker operate.Looker // the Reader, or blind
-	closed context.Context
-	end    context.CancelCauseFunc
-
-	close sync.Once
-	calls users.Count // calls that change a topic
+	life   *users.Lifetime
+	close  sync.Once
 }
 
 var _ letters.Store = (*Store)(nil)
@@ -110,12 +107,11 @@ func Open(config Config) (*Store, error) {
 	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid relayletters.Config", err)
 	}
-	s := &Store{config: config, looker: blind{}}
+	s := &Store{config: config, looker: blind{}, life: users.NewLifetime(letters.ErrClosed)}
 	if looker, can := config.Reader.(operate.Looker); can {
 		s.looker = looker
 	}
 	s.part = operate.PartOf(operator{s.looker, s})
-	s.closed, s.end = context.WithCancelCause(context.Background())
 	return s, nil
 }
 
@@ -145,10 +141,10 @@ func (s *Store) Browse(ctx context.Context, topic string, filter letters.Filter)
 // browse goes through the letters that the filter selects.
 func (s *Store) browse(ctx context.Context, topic string, filter letters.Filter) iter.Seq2[item, error] {
 	return func(yield func(item, error) bool) {
-		ctx, release := s.use(ctx)
+		ctx, release := s.life.Use(ctx)
 		defer release()
 		var end End
-		err := errors.Join(filter.Validate(), context.Cause(s.closed))
+		err := errors.Join(filter.Validate(), s.life.Closed())
 		if err == nil {
 			end, err = s.config.Reader.End(ctx, topic)
 		}
@@ -192,13 +188,6 @@ func (s *Store) read(ctx context.Context, topic, after, until string) iter.Seq2[
 	}
 }
 
-// use returns a context that ends with the Store, too.
-func (s *Store) use(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.closed, func() { cancel(letters.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
 // cause returns why a call ended, in place of the error that its end caused.
 func cause(ctx context.Context, err error) error {
 	ended, cause := ctx.Err(), context.Cause(ctx)
@@ -215,9 +204,7 @@ func cause(ctx context.Context, err error) error {
 // closes the Reader and the Publisher. A second Close does nothing.
 func (s *Store) Close() (err error) {
 	s.close.Do(func() {
-		idle := s.calls.Close()
-		s.end(letters.ErrClosed)
-		<-idle
+		s.life.Close()
 		err = errors.Join(s.config.Reader.Close(), s.config.Publisher.Close())
 	})
 	return err

@@ -84,7 +84,7 @@ func (s *Store) compare(
 	if err != nil {
 		return Report{}, err
 	}
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return Report{}, err
 	}

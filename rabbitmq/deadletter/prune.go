@@ -58,7 +58,7 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 			return Pruned{}, err
 		}
 	}
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return Pruned{}, err
 	}

@@ -71,7 +71,7 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 	if err := c.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	ctx, end, err := c.store.begin(ctx)
+	ctx, end, err := c.store.life.Begin(ctx)
 	if err != nil {
 		return letters.Summary{}, err
 	}

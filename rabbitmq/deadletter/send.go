@@ -175,7 +175,7 @@ func same(d *amqp091.Delivery) amqp091.Publishing {
 // the end. It ends at a line that it cannot read, or whose letter it cannot publish. The error has the number of this
 // line, and of those that are imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return letters.Summary{}, err
 	}

@@ -23,7 +23,7 @@ import (
 // partitions, then of tiers. All other figures are those of the management API, which are up to ten seconds old. For
 // three seconds at most Status waits for the newer ones. Stray has also the tiers of groups without a work queue.
 func (s *Store) Status(ctx context.Context, works ...string) (letters.Status, error) {
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return letters.Status{}, err
 	}

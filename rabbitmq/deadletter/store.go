@@ -97,9 +97,7 @@ type Store struct {
 	prefix naming.Prefix
 	logger watermill.LoggerAdapter
 
-	ctx   context.Context // ended by Close
-	end   context.CancelFunc
-	calls users.Count
+	life *users.Lifetime
 }
 
 // Open returns a Store. It does not connect: the methods do. A nil logger logs nothing.
@@ -112,11 +110,10 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 	}
 	own := wire.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
-	ctx, end := context.WithCancel(context.Background())
 	uri, _ := amqp091.ParseURI(config.URI) // it is valid
 	s := &Store{
-		config: config, dial: own, uri: uri, prefix: naming.Of(config.Prefix), ctx: ctx, end: end,
-		logger: logger.With(watermill.LogFields{"broker": own.Place()}),
+		config: config, dial: own, uri: uri, prefix: naming.Of(config.Prefix),
+		life: users.NewLifetime(letters.ErrClosed), logger: logger.With(watermill.LogFields{"broker": own.Place()}),
 	}
 	s.asker = s.ask
 	return s, nil
@@ -128,20 +125,8 @@ func (s *Store) Orphans() string { return s.prefix.Orphans() }
 // Close ends all calls and waits for them, so do not call it in a loop of Browse or in a function of the options. It
 // may be called several times. It returns nil.
 func (s *Store) Close() error {
-	idle := s.calls.Close()
-	s.end()
-	<-idle
+	s.life.Close()
 	return nil
-}
-
-// begin returns the context of a call, which Close ends too, and the function that ends the call.
-func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if !s.calls.Enter() {
-		return nil, nil, letters.ErrClosed
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(letters.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); s.calls.Leave() }, nil
 }
 
 func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
@@ -182,7 +167,7 @@ func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter,
 	if err := filter.Validate(); err != nil {
 		return err
 	}
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -278,7 +263,7 @@ type asker = command.Asker
 // ask asks the processes with handlers that have Order.Partitions.
 func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) (command.Asked, error) {
 	asked := command.Asked{Prefix: string(s.prefix)}
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.life.Begin(ctx)
 	if err != nil {
 		return asked, err
 	}
