@@ -43,10 +43,10 @@ type place struct {
 
 // on returns what a command does on letters. Its flags are read and validated before the backend is reached.
 func (e *env) on(
-	flags variables, of interface{ Validate() error }, use func(ctx context.Context, at place, args []string) error,
+	flags variables, validate func() error, use func(ctx context.Context, at place, args []string) error,
 ) func(ctx context.Context, args []string) error {
 	return func(ctx context.Context, args []string) error {
-		if err := cmp.Or(flags.read(), ofFlags(of.Validate())); err != nil {
+		if err := cmp.Or(flags.read(), ofFlags(validate())); err != nil {
 			return err
 		}
 		return e.withStore(ctx, func(store *backend.Store) error {

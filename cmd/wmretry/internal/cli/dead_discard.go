@@ -26,13 +26,13 @@ func newDiscardCommand(e *env) *cobra.Command {
 	d := &discard{env: e}
 	flags := filterFlags(&d.Filter, variables{"limit": &d.Limit, "dry-run": &d.DryRun, "yes,y": &d.yes,
 		"export": &d.export})
-	c := e.command("dead discard "+e.of(), flags, e.on(flags, d, d.run))
+	c := e.command("dead discard "+e.of(), flags, e.on(flags, d.validate, d.run))
 	c.Hidden = e.kind.Keeps
 	return c
 }
 
-// Validate reports all faults of the options, and whether there is a terminal to ask on.
-func (d *discard) Validate() error {
+// validate reports all faults of the options, and whether there is a terminal to ask on.
+func (d *discard) validate() error {
 	if err := d.Discard.Validate(); err != nil || d.yes || d.DryRun || d.env.inTerminal && d.env.errTerminal {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,35 +12,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // standard is the name of stdin or stdout as a file.
 const standard = "-"
 
-// export is the flags of dead export.
-type export struct {
-	letters.Filter
-	env *env
-	to  string
-}
-
 func newExportCommand(e *env) *cobra.Command {
-	f := &export{env: e}
-	flags := filterFlags(&f.Filter, variables{"output,o": &f.to})
-	return e.command("dead export "+e.of(), flags, e.on(flags, f, f.run))
-}
-
-// Validate reports all faults of the filter, and whether there is a file.
-func (f *export) Validate() error {
-	if err := f.Filter.Validate(); err != nil || f.to != "" {
-		return err
+	var filter letters.Filter
+	var to string
+	flags := filterFlags(&filter, variables{"output,o": &to})
+	validate := func() error {
+		return cmp.Or(filter.Validate(), faults.If(to == "", "export needs -o FILE, or -o - for stdout"))
 	}
-	return errors.New("export needs -o FILE, or -o - for stdout")
+	return e.command("dead export "+e.of(), flags, e.on(flags, validate,
+		func(ctx context.Context, at place, _ []string) error { return e.export(ctx, at, filter, to) }))
 }
 
-func (f *export) run(ctx context.Context, at place, _ []string) error {
-	e, to := f.env, f.to
+func (e *env) export(ctx context.Context, at place, filter letters.Filter, to string) error {
 	start := time.Now()
 	out, summary := io.Writer(jsonLines{e.stdout}), e.stderr
 	if to != standard {
@@ -50,7 +41,7 @@ func (f *export) run(ctx context.Context, at place, _ []string) error {
 		defer func() { _ = file.Close() }()
 		out, summary = file, e.stdout
 	}
-	n, err := at.Export(ctx, at.queue, f.Filter, out)
+	n, err := at.Export(ctx, at.queue, filter, out)
 	if file, is := out.(*os.File); is && to != standard {
 		err = errors.Join(err, file.Sync())
 	}
@@ -70,7 +61,7 @@ func (f *export) run(ctx context.Context, at place, _ []string) error {
 		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(at.queue), safe(to))
 	}
 	if err == nil && n == 0 {
-		return e.nothing(at.queue, f.Filter)
+		return e.nothing(at.queue, filter)
 	}
 	return err
 }

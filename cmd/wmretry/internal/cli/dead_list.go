@@ -24,7 +24,7 @@ func newListCommand(e *env) *cobra.Command {
 		group bool
 	)
 	flags := filterFlags(&o.Filter, variables{"group": &group, "limit": &o.Limit})
-	return e.command("dead list "+e.of(), flags, e.on(flags, &o, func(ctx context.Context, at place, _ []string) error {
+	return e.command("dead list "+e.of(), flags, e.on(flags, func() error { return o.Validate() }, func(ctx context.Context, at place, _ []string) error {
 		return e.list(ctx, at, o, group)
 	}))
 }

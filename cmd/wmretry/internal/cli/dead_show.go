@@ -29,7 +29,7 @@ func newShowCommand(e *env) *cobra.Command {
 		}
 		return e.show(ctx, at, args[1])
 	}
-	c := e.command("dead show "+e.of()+" ID", flags, e.on(flags, f, show))
+	c := e.command("dead show "+e.of()+" ID", flags, e.on(flags, f.validate, show))
 	f.given = c.Flags().Changed
 	return c
 }
@@ -93,9 +93,9 @@ type testFlags struct {
 	given     func(flag string) bool
 }
 
-// Validate completes the configuration of the test. Its package is that of the Go files in this folder that are built
+// validate completes the configuration of the test. Its package is that of the Go files in this folder that are built
 // here.
-func (f *testFlags) Validate() error {
+func (f *testFlags) validate() error {
 	if f.given("go-test") {
 		found, _ := build.ImportDir(".", 0) // with an error it has what the other files state
 		f.config.Package = found.Name

@@ -132,19 +132,15 @@ func (e *env) unknown(c *cobra.Command, word string) error {
 			}
 		}
 	}
-	at := slices.Index(e.args, word)
-	for i, meant := range near {
-		line := "wmretry"
-		for j, arg := range e.args {
-			if line += " "; j == at {
-				line += meant
-			} else {
-				line += shellWord(arg)
-			}
-		}
-		text += map[bool]string{true: "; did you mean `", false: "` or `"}[i == 0] + line
+	words := []string{"wmretry"}
+	for _, arg := range e.args {
+		words = append(words, shellWord(arg))
 	}
-	return errors.New(text + only(len(near) > 0, "`?"))
+	for i, meant := range near {
+		words[slices.Index(e.args, word)+1] = meant
+		near[i] = "`" + strings.Join(words, " ") + "`"
+	}
+	return errors.New(text + only(len(near) > 0, "; did you mean "+strings.Join(near, " or ")+"?"))
 }
 
 // kinds are what the values of flags must be, by their types.
