@@ -143,14 +143,6 @@ func DeletePolicy(t testing.TB, name string) {
 	}
 }
 
-// Arguments returns the arguments of a queue.
-func Arguments(t testing.TB, queue string) map[string]any {
-	t.Helper()
-	info, err := broker.Queue(broker.Management(t), queue)
-	require.NoError(t, err)
-	return info.Arguments
-}
-
 // Exists reports whether a queue exists.
 func Exists(t testing.TB, queue string) bool {
 	t.Helper()
