@@ -384,17 +384,3 @@ func TestKafkaRetention(t *testing.T) {
 		})
 	}
 }
-
-// TestKafkaLetters: letters of several partitions are shown, and counted.
-func TestKafkaLetters(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(k.dead(), 3)
-	k.app(time.Second).bills(func(*message.Message) error { return backoff.Permanent(errDown) }).publish(ids(30)...)
-	store := k.letters()
-	wait.Until(t, func() bool { return len(browse(t, store, k.dead())) == 30 }, "all letters are shown")
-	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, k.dead())))
-	summary, err := store.Redrive(t.Context(), k.dead(), letters.Redrive{DryRun: true})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
-}
