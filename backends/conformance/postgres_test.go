@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -190,6 +191,23 @@ func TestPostgresMessageOfADeadProcess(t *testing.T) {
 	p.awaitNothing()
 	require.Len(t, seen.of("1"), 1)
 	assert.GreaterOrEqual(t, seen.of("1")[0].at.Sub(taken), 2*time.Second)
+}
+
+// A program that writes rows of its own can give them any time at which they are due.
+func TestPostgresRowsThatAreDueAtOddTimes(t *testing.T) {
+	p := startPostgres(t)
+	app := p.connect(p.config())
+	for _, due := range []string{"-infinity", "0001-01-01 BC", "0001-01-01", "1970-01-01", "9999-12-31"} {
+		p.exec(`INSERT INTO retry_messages (topic, due, uuid, payload, metadata)
+			VALUES ('retry.return.billing.orders', '` + due + `', '` + due + `', '', '{}')`)
+	}
+	waiting, err := operate.Of(p.store(p.config())).Waiting(t.Context())
+	require.NoError(t, err)
+	require.Len(t, waiting, 1)
+	assert.EqualValues(t, 4, waiting[0].Overdue)
+	seen := newLedger()
+	app.bills(seen.failing(0))
+	seen.await(t, 4, 0)
 }
 
 // frozen is a database whose commits stand still, as in a process that is stopped before them.

@@ -47,7 +47,7 @@ func (r *reader) Keys(ctx context.Context) (keys []string, err error) {
 const waitingQuery = `SELECT topic, count(*) FILTER (WHERE dead), count(*) FILTER (WHERE leased),
 		count(*) FILTER (WHERE NOT dead AND NOT leased),
 		count(*) FILTER (WHERE due < statement_timestamp() - $1::bigint * interval '1 microsecond'),
-		COALESCE((extract(epoch FROM min(due) FILTER (WHERE NOT dead AND NOT leased)) * 1000)::bigint, 0)
+		(extract(epoch FROM greatest(min(due) FILTER (WHERE NOT dead AND NOT leased), to_timestamp(0))) * 1000)::bigint
 	FROM (SELECT topic, due, due = ` + never + ` AS dead,
 			due < ` + never + ` AND takes > 0 AND due > statement_timestamp() AS leased
 		FROM %s) rows GROUP BY topic

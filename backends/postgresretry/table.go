@@ -39,7 +39,8 @@ CREATE TABLE IF NOT EXISTS %[2]s_handlers" (
     topic text PRIMARY KEY COLLATE "C" -- a return topic that a handler has subscribed to
 );
 
--- Topics, how many messages of each, their floors in microseconds since 1970, the lease in microseconds.
+-- Topics, how many messages of each, their floors in microseconds since 1970 (0: none), the lease in microseconds. Rows of
+-- other programs can be due at any time.
 CREATE OR REPLACE FUNCTION %[2]s_take"(text[], integer[], bigint[], bigint)
 RETURNS TABLE (id bigint, takes integer, topic text, uuid text, payload bytea, metadata text, number bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -51,7 +52,8 @@ BEGIN
     picked AS MATERIALIZED (
         SELECT p.id, p.due FROM want CROSS JOIN LATERAL (
             SELECT t.id, t.due FROM %[1]s t
-            WHERE t.topic = want.topic AND t.due > to_timestamp(want.floor / 1e6)
+            WHERE t.topic = want.topic
+                AND t.due >= CASE WHEN want.floor = 0 THEN '-infinity' ELSE to_timestamp(want.floor / 1e6) END
                 AND t.due <= statement_timestamp() AND t.due < 'infinity'
             ORDER BY t.due LIMIT want.n FOR UPDATE SKIP LOCKED) p),
     taken AS (
@@ -59,11 +61,11 @@ BEGIN
         WHERE t.id = ANY(ARRAY(SELECT picked.id FROM picked))
         RETURNING t.id, t.takes, t.topic, t.uuid, t.payload, t.metadata)
     SELECT taken.id, taken.takes, taken.topic, taken.uuid, taken.payload, taken.metadata::text,
-        (extract(epoch FROM picked.due) * 1000000)::bigint
+        (extract(epoch FROM greatest(picked.due, to_timestamp(0))) * 1000000)::bigint
     FROM taken JOIN picked ON picked.id = taken.id
     UNION ALL
     SELECT 0, 0, want.topic, '', '', '', COALESCE((
-        SELECT (extract(epoch FROM t.due - statement_timestamp()) * 1000000)::bigint FROM %[1]s t
+        SELECT (extract(epoch FROM least(t.due - statement_timestamp(), '100 years')) * 1000000)::bigint FROM %[1]s t
         WHERE t.topic = want.topic AND t.due > statement_timestamp() AND t.due < 'infinity'
         ORDER BY t.due LIMIT 1), -1)
     FROM want WHERE NOT EXISTS (SELECT FROM taken WHERE taken.topic = want.topic);
