@@ -17,6 +17,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -92,9 +93,8 @@ func (p *Page) Summaries() (lines []string) {
 		lines = append(lines, one.line())
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.stores)) {
-		for _, line := range p.stores[name].Summaries() {
-			lines = append(lines, name+": "+line)
-		}
+		of := each.Of(p.stores[name].Summaries(), func(line string) string { return name + ": " + line })
+		lines = append(lines, of...)
 	}
 	return lines
 }

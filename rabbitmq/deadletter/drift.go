@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
@@ -119,11 +120,7 @@ type comparison struct {
 }
 
 func (c *comparison) compare(wanted []Wanted) error {
-	var topologies []topology.Topology
-	for _, w := range wanted {
-		topologies = append(topologies, c.workQueue(w))
-	}
-	all, err := definitions.Merge(topologies...)
+	all, err := definitions.Merge(each.Of(wanted, c.workQueue)...)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -110,13 +111,8 @@ func (b *board) choose(works []string) (chosen, stray []string) {
 }
 
 func (b *board) status(works, stray []string) letters.Status {
-	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
-	for _, name := range works {
-		status.Queues = append(status.Queues, b.work(name, status.At))
-	}
-	for _, name := range stray {
-		status.Stray = append(status.Stray, b.depth(name))
-	}
+	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans()), Stray: each.Of(stray, b.depth)}
+	status.Queues = each.Of(works, func(name string) letters.WorkQueue { return b.work(name, status.At) })
 	return status
 }
 
@@ -289,9 +285,7 @@ func (b *board) inOrder(works, stray []string) []string {
 	for _, work := range works {
 		rest, own = append(rest, naming.DeadQueue(work)), append(own, work, b.prefix.InboxQueue(work))
 		partitions = append(partitions, b.partitions(work)...)
-		for _, t := range b.tiersOf(work) {
-			tiers = append(tiers, t.Queue)
-		}
+		tiers = append(tiers, each.Of(b.tiersOf(work), func(t letters.Tier) string { return t.Queue })...)
 	}
 	return slices.Concat(rest, own, partitions, tiers, stray)
 }

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/tieredretry/watermill-retry/internal/each"
 )
 
 // Kind is a backend.
@@ -44,10 +46,7 @@ var kinds = []*Kind{
 
 // Examples are addresses of all backends.
 func Examples() string {
-	var all []string
-	for _, k := range kinds {
-		all = append(all, k.Example)
-	}
+	all := each.Of(kinds, func(k *Kind) string { return k.Example })
 	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -96,9 +97,7 @@ func cluster(hosts []string, ofNodes redis.Options) *redis.ClusterClient {
 func announced(ctx context.Context, node *redis.Client) []string {
 	var all []string
 	for _, part := range node.ClusterSlots(ctx).Val() {
-		for _, of := range part.Nodes {
-			all = append(all, of.Addr)
-		}
+		all = append(all, each.Of(part.Nodes, func(of redis.ClusterNode) string { return of.Addr })...)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -24,9 +25,9 @@ func newListCommand(e *env) *cobra.Command {
 		group bool
 	)
 	flags := filterFlags(&o.Filter, variables{"group": &group, "limit": &o.Limit})
-	return e.command("dead list "+e.of(), flags, e.on(flags, func() error { return o.Validate() }, func(ctx context.Context, at place, _ []string) error {
-		return e.list(ctx, at, o, group)
-	}))
+	validate := func() error { return o.Validate() }
+	list := func(ctx context.Context, at place, _ []string) error { return e.list(ctx, at, o, group) }
+	return e.command("dead list "+e.of(), flags, e.on(flags, validate, list))
 }
 
 func (e *env) list(ctx context.Context, at place, o letters.Discard, group bool) error {
@@ -195,10 +196,9 @@ func (e *env) causes(count string, groups []letters.Group) string {
 
 // keys is how many letters of a group have which key, the largest first.
 func (e *env) keys(g letters.Group) string {
-	var all []string
-	for _, key := range lettertext.Largest(g.Keys, len(g.Keys)) {
-		all = append(all, fmt.Sprintf("%s (%s)", cmp.Or(safe(key), "others"), thousands(g.Keys[key])))
-	}
+	all := each.Of(lettertext.Largest(g.Keys, len(g.Keys)), func(key string) string {
+		return fmt.Sprintf("%s (%s)", cmp.Or(safe(key), "others"), thousands(g.Keys[key]))
+	})
 	shown := strings.Join(all, ", ")
 	if e.outTerminal {
 		shown = text.WrapSoft(shown, keysWidth)

@@ -17,9 +17,9 @@ func newRedriveCommand(e *env) *cobra.Command {
 		"canary-wait": &o.CanaryWait, "max-redead": reads(&o.MaxRedead, share), "to": &o.To, "again": &o.Again, "by": &o.By,
 		"note": &o.Note,
 	})
-	c := e.command("dead redrive "+e.of(), flags, e.on(flags, func() error { return o.Validate() }, func(ctx context.Context, at place, _ []string) error {
-		return e.redrive(ctx, at, o)
-	}))
+	validate := func() error { return o.Validate() }
+	redrive := func(ctx context.Context, at place, _ []string) error { return e.redrive(ctx, at, o) }
+	c := e.command("dead redrive "+e.of(), flags, e.on(flags, validate, redrive))
 	c.Hidden = e.kind.Keeps
 	return c
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/doctor"
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -132,10 +133,7 @@ func (e *env) unknown(c *cobra.Command, word string) error {
 			}
 		}
 	}
-	words := []string{"wmretry"}
-	for _, arg := range e.args {
-		words = append(words, shellWord(arg))
-	}
+	words := append([]string{"wmretry"}, each.Of(e.args, shellWord)...)
 	for i, meant := range near {
 		words[slices.Index(e.args, word)+1] = meant
 		near[i] = "`" + strings.Join(words, " ") + "`"
@@ -276,10 +274,7 @@ func (r *reader) Type() string { return r.kind }
 
 // describeFlags gives the flags of a command and of those below it their texts, and what a shell completes after them.
 func (e *env) describeFlags(c *cobra.Command) {
-	var reasons []string
-	for _, reason := range retry.DeadReasons() {
-		reasons = append(reasons, string(reason))
-	}
+	reasons := each.Of(retry.DeadReasons(), func(reason retry.DeadReason) string { return string(reason) })
 	pem := cobra.FixedCompletions([]string{"pem", "crt", "key"}, cobra.ShellCompDirectiveFilterFileExt)
 	lines := cobra.FixedCompletions([]string{"jsonl"}, cobra.ShellCompDirectiveFilterFileExt)
 	completions := map[string]cobra.CompletionFunc{

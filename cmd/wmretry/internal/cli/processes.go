@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -277,10 +278,9 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 	if err != nil {
 		return err
 	}
-	lines := []keyLine{}
-	for _, k := range command.KeysOf(all.Answers) {
-		lines = append(lines, keyLine{k.Key, k.Paused, k.Until, k.Limit, k.Parked, k.Queue, k.Handler, k.Process})
-	}
+	lines := each.Of(command.KeysOf(all.Answers), func(k command.Key) keyLine {
+		return keyLine{k.Key, k.Paused, k.Until, k.Limit, k.Parked, k.Queue, k.Handler, k.Process}
+	})
 	return e.output(lines, func() string {
 		return cmp.Or(e.keyTable(all.Answers, false), "no key is limited, and none had to wait") + "\n"
 	})

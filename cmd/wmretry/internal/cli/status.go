@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -59,10 +60,7 @@ func (e *env) waiting(ctx context.Context, store *backend.Store, names []string)
 		if len(shown) > 0 || len(all) == 0 {
 			return e.waitingTable(shown) + "\n"
 		}
-		var known []string
-		for _, w := range all {
-			known = append(known, w.Name)
-		}
+		known := each.Of(all, func(w operate.Waiting) string { return w.Name })
 		return safe(fmt.Sprintf("None has the name %s. There are: %s", strings.Join(names, ", "),
 			strings.Join(known, ", "))) + "\n"
 	})
@@ -201,9 +199,6 @@ func (b *statusTable) row(d letters.Depth, level int, name, due, note string, co
 }
 
 // row returns a row of a table, in a colour.
-func (e *env) row(colour text.Color, cells ...string) (row table.Row) {
-	for _, cell := range cells {
-		row = append(row, e.paint(colour, cell))
-	}
-	return row
+func (e *env) row(colour text.Color, cells ...string) table.Row {
+	return each.Of(cells, func(cell string) any { return e.paint(colour, cell) })
 }

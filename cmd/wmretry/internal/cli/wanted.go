@@ -16,6 +16,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -69,12 +70,9 @@ func (d declaration) wanted(prefix string) []deadletter.Wanted {
 		maps.Copy(own, d.QueueArguments)
 		own["x-single-active-consumer"] = true // as the app declares it
 	}
-	var all []deadletter.Wanted
-	for _, queue := range d.Queues {
-		all = append(all, deadletter.Wanted{Topology: config,
-			Queue: topology.Queue{Name: queue, Durable: true, Arguments: own}})
-	}
-	return all
+	return each.Of(d.Queues, func(queue string) deadletter.Wanted {
+		return deadletter.Wanted{Topology: config, Queue: topology.Queue{Name: queue, Durable: true, Arguments: own}}
+	})
 }
 
 // schedule is a backoff.Schedule whose delays may be separated by commas, too.
@@ -183,11 +181,8 @@ func (f *wantedFlags) wanted(prefix string) ([]deadletter.Wanted, error) {
 	return all, nil
 }
 
-func topologiesOf(wanted []deadletter.Wanted) (all []topology.Topology) {
-	for _, w := range wanted {
-		all = append(all, topology.New(w.Topology, w.Queue))
-	}
-	return all
+func topologiesOf(wanted []deadletter.Wanted) []topology.Topology {
+	return each.Of(wanted, func(w deadletter.Wanted) topology.Topology { return topology.New(w.Topology, w.Queue) })
 }
 
 func (f *wantedFlags) declarations() ([]declaration, error) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
@@ -78,14 +79,10 @@ func permissions(s *Snapshot, found sink) {
 			"{read}", strconv.Quote(p.Read), "{command}", command)
 	}
 	for _, w := range wanted {
-		var names, lacks []string
+		var lacks []string
 		t := topology.New(w.Topology, w.Queue)
-		for _, q := range append(t.Queues, t.WorkQueue) {
-			names = append(names, q.Name)
-		}
-		for _, e := range t.Exchanges {
-			names = append(names, e.Name)
-		}
+		names := append(each.Of(append(t.Queues, t.WorkQueue), func(q topology.Queue) string { return q.Name }),
+			each.Of(t.Exchanges, func(e topology.Exchange) string { return e.Name })...)
 		need := func(verb, pattern string, names ...string) {
 			for _, name := range names {
 				if !may(pattern, name) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
@@ -76,12 +77,7 @@ var rules = []rule{
 }
 
 // Names returns the names of the rules.
-func Names() (names []string) {
-	for _, r := range rules {
-		names = append(names, r.name)
-	}
-	return names
-}
+func Names() []string { return each.Of(rules, func(r rule) string { return r.name }) }
 
 // Examine applies the rules, without those that are ignored.
 func Examine(s Snapshot, ignored ...string) Report {

@@ -18,6 +18,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -135,20 +136,16 @@ func (s *Snapshot) wanted() (all []deadletter.Wanted) {
 }
 
 // letters returns the queues in which letters stay.
-func (s *Snapshot) letters() (names []string) {
-	for _, w := range s.works() {
-		names = append(names, w.Dead.Queue)
-	}
-	return append(names, s.Prefix.Orphans())
+func (s *Snapshot) letters() []string {
+	dead := each.Of(s.works(), func(w letters.WorkQueue) string { return w.Dead.Queue })
+	return append(dead, s.Prefix.Orphans())
 }
 
 // own returns the queues of this prefix.
 func (s *Snapshot) own() (names []string) {
 	for _, w := range s.works() {
 		names = append(names, w.Name, w.Inbox.Queue)
-		for _, t := range w.Tiers {
-			names = append(names, t.Queue)
-		}
+		names = append(names, each.Of(w.Tiers, func(t letters.Tier) string { return t.Queue })...)
 	}
 	return append(names, s.letters()...)
 }
