@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
+	"github.com/tieredretry/watermill-retry/backends/natsretry"
 )
 
 // TestNATSHasNoRoomForWhatIsDue: the server gives a message up that it cannot store when it is due. Health and the log
@@ -99,19 +100,47 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 	}
 }
 
-// TestNATSStreamIsMadeToLoseMessages: an operator changes the stream while an app runs, so that it deletes messages.
+// TestNATSStreamIsMadeToLoseMessages: an operator changes the stream while an app runs, so that it loses or hides
+// messages, or makes one before that cannot be changed.
 func TestNATSStreamIsMadeToLoseMessages(t *testing.T) {
 	t.Parallel()
 	n := startNATS(t)
-	p := n.app(time.Hour).bills(nothing)
 	js := n.jetStream()
-	stream, err := js.Stream(t.Context(), "retry")
+	for prefix, row := range map[string]struct {
+		change func(*jetstream.StreamConfig)
+		fault  string
+	}{
+		"limit": {
+			func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }, "it has a limit, at which it deletes messages that wait",
+		},
+		"size": {func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 << 20 }, "its MaxMsgSize is 1048576"},
+		"transform": {func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "transform.>", Destination: "other.>"}
+		}, `its SubjectTransform from "transform.>" to "other.>"`},
+		"delete": {func(c *jetstream.StreamConfig) { c.DenyDelete = true }, "its DenyDelete is true"},
+	} {
+		t.Run(prefix, func(t *testing.T) {
+			t.Parallel()
+			config := n.config(time.Hour)
+			config.Prefix = prefix
+			p := onNATS(t, config).bills(nothing)
+			stream, err := js.Stream(t.Context(), prefix)
+			require.NoError(t, err)
+			changed := stream.CachedInfo().Config
+			row.change(&changed)
+			_, err = js.UpdateStream(t.Context(), changed)
+			require.NoError(t, err)
+			wait.Until(t, func() bool { return strings.Contains(p.Health().TiersError, row.fault) }, "Health names it")
+		})
+	}
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "async", Subjects: []string{"async.>"}, Retention: jetstream.WorkQueuePolicy, AllowMsgSchedules: true,
+		AllowRollup: true, PersistMode: jetstream.AsyncPersistMode,
+	})
 	require.NoError(t, err)
-	config := stream.CachedInfo().Config
-	config.MaxBytes = 1 << 30
-	_, err = js.UpdateStream(t.Context(), config)
-	require.NoError(t, err)
-	wait.Until(t, func() bool {
-		return strings.Contains(p.Health().TiersError, "it has a limit, at which it deletes messages that wait")
-	}, "Health names it")
+	config := n.config(time.Hour)
+	config.Prefix = "async"
+	_, err = natsretry.Connect(config, nil)
+	require.ErrorContains(t, err, "the stream async exists and cannot have the retries")
+	require.ErrorContains(t, err, "its PersistMode is async")
 }

@@ -78,8 +78,9 @@
 // that it reads. After a crash of the server that has a stream without replicas, in a cluster
 // whose other servers run, a process notices up to 32 seconds late that it must ask again.
 //
-// The stream of the retries cannot be a mirror or a source, and cannot have a limit: Connect refuses it. Limit the
-// account instead, which refuses new messages. JetStream domains other than that of the connection are not supported.
+// The stream of the retries cannot be a mirror or a source. It cannot have a limit, a subject transform, DenyDelete or
+// the PersistMode async. Connect refuses it. Limit the account instead, which refuses new messages. JetStream domains
+// other than that of the connection are not supported.
 //
 // All servers of a cluster need NATS 2.12 or later. Where an older one leads the stream, Connect returns an error, and
 // a copy is held until a newer one leads it.

@@ -65,7 +65,13 @@ func TestAStreamThatWouldLoseMessagesIsRefused(t *testing.T) {
 		"it has a limit, at which it": func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 },
 		"MaxMsgsPerSubject must be":   func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
 		"its Discard is New":          func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew },
-		"NoAck is true":               func(c *jetstream.StreamConfig) { c.NoAck = true },
+		"its PersistMode is async":    func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode },
+		"its MaxMsgSize is 1000000":   func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1_000_000 },
+		"its DenyDelete is true":      func(c *jetstream.StreamConfig) { c.DenyDelete = true },
+		`from "retry.>" to "other.>"`: func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "retry.>", Destination: "other.>"}
+		},
+		"NoAck is true": func(c *jetstream.StreamConfig) { c.NoAck = true },
 	} {
 		c := good
 		change(&c)

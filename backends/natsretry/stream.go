@@ -98,7 +98,7 @@ func (s *server) makeStream(ctx context.Context) error {
 	return scheduled(stream.CachedInfo().Config)
 }
 
-// check refuses a stream that would lose messages which wait, or does not take them.
+// check refuses a stream that would lose or hide messages, or does not take or remove them.
 func (s *server) check(c jetstream.StreamConfig) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -111,6 +111,14 @@ func (s *server) check(c jetstream.StreamConfig) error {
 	if c.Storage != jetstream.FileStorage {
 		fault("its storage is %v, which a restart of the server empties: it must be File", c.Storage)
 	}
+	if c.PersistMode == jetstream.AsyncPersistMode {
+		fault("its PersistMode is async, and a server that is killed loses what it has confirmed: it must be default, " +
+			"which needs a new stream")
+	}
+	if t := c.SubjectTransform; t != nil {
+		fault("its SubjectTransform from %q to %q stores messages where nobody reads them: remove it",
+			t.Source, t.Destination)
+	}
 	if c.MaxAge > 0 {
 		fault("its MaxAge is %v, and messages that wait longer are deleted: it must be 0", c.MaxAge)
 	}
@@ -118,11 +126,18 @@ func (s *server) check(c jetstream.StreamConfig) error {
 		fault("it has a limit, at which it deletes messages that wait: MaxMsgs, MaxBytes and MaxMsgsPerSubject must be -1. " +
 			"A limit of the account refuses new ones")
 	}
+	if c.MaxMsgSize > 0 {
+		fault("its MaxMsgSize is %d, and a copy is larger than its message: it must be -1", c.MaxMsgSize)
+	}
 	if c.Discard == jetstream.DiscardNew {
 		fault("its Discard is New, with which NATS schedules no messages: it must be Old")
 	}
 	if c.NoAck {
 		fault("NoAck is true, so a publisher gets no answer that a message is stored: it must be false")
+	}
+	if c.DenyDelete {
+		fault("its DenyDelete is true, and a dead letter that was redriven cannot be removed: it must be false, which " +
+			"needs a new stream")
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("the stream %s exists and cannot have the retries. Change it, or set another Prefix: %w",
