@@ -165,11 +165,16 @@ type tracedPublisher struct {
 }
 
 // Publish implements message.Publisher.
-func (p tracedPublisher) Publish(topic string, messages ...*message.Message) error {
+func (p tracedPublisher) Publish(topic string, messages ...*message.Message) (err error) {
 	copies := make([]*message.Message, len(messages))
 	spans := make([]trace.Span, 0, len(messages))
 	defer func() {
 		for _, span := range spans {
+			if err != nil && span.IsRecording() {
+				span.RecordError(err)
+				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
+				span.SetStatus(codes.Error, err.Error())
+			}
 			span.End()
 		}
 	}()
@@ -191,15 +196,5 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) err
 		propagator.Inject(ctx, propagation.MapCarrier(sent.Metadata))
 		copies[i] = sent
 	}
-	err := p.Publisher.Publish(topic, copies...)
-	if err != nil {
-		for _, span := range spans {
-			if span.IsRecording() {
-				span.RecordError(err)
-				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
-				span.SetStatus(codes.Error, err.Error())
-			}
-		}
-	}
-	return err
+	return p.Publisher.Publish(topic, copies...)
 }

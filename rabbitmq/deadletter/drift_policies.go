@@ -137,13 +137,9 @@ func (p policies) onHandled(key string, value int64) {
 	}
 }
 
-// setting is an argument of the queue, or else what a policy sets. The broker prefers the policy for overflow alone.
+// setting is that of the queue as it is wanted.
 func (p policies) setting(name string) any {
-	argument, policy := p.queue.Arguments["x-"+name], p.have.Effective[name]
-	if argument == nil || name == "overflow" && policy != nil {
-		return policy
-	}
-	return argument
+	return management.Queue{Arguments: management.Arguments(p.queue.Arguments), Effective: p.have.Effective}.Setting(name)
 }
 
 // whole reads an argument that is a whole number of any type.

@@ -32,6 +32,16 @@ type Queue struct {
 	Exclusive  bool      `json:"exclusive"`
 }
 
+// Setting is an argument of a queue, or else what a policy sets, by its name without x-. The broker prefers the policy
+// for overflow alone.
+func (q Queue) Setting(name string) any {
+	argument, policy := q.Arguments["x-"+name], q.Effective[name]
+	if argument == nil || name == "overflow" && policy != nil {
+		return policy
+	}
+	return argument
+}
+
 // The columns of queues that are read together.
 const (
 	Names   = "name"

@@ -28,8 +28,8 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 	}
 	byKey := &reader{kind: "string", read: func(key string) error { return metadata("", recordkey.Key, key) }}
 	all := variables{
-		"error-type": texts(&selected.ErrorType), "cause": texts(&selected.Cause),
-		"dead-reason": texts(&selected.DeadReason), "handler": texts(&selected.Handler),
+		"error-type": &selected.ErrorType, "cause": &selected.Cause, "dead-reason": &selected.DeadReason,
+		"handler":    &selected.Handler,
 		"reason":     reads(&selected.Reason, expression),
 		"older-than": reads(&selected.OlderThan, age("--older-than")),
 		"newer-than": reads(&selected.NewerThan, age("--newer-than")),
@@ -51,11 +51,6 @@ func filterFlags(selected *letters.Filter, own variables) variables {
 	}
 	maps.Copy(all, own)
 	return all
-}
-
-// texts returns a reader that sets a text.
-func texts(to *string) *reader {
-	return reads(to, func(text string) (string, error) { return text, nil })
 }
 
 // selects reports whether a filter leaves any letter out.

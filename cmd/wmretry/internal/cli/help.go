@@ -210,29 +210,21 @@ func (all variables) read() (err error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if r, is := all[name].(*reader); is {
 			for _, text := range r.texts {
-				if text == "" {
-					err = errors.Join(err, isEmpty(name))
-				} else {
-					err = errors.Join(err, r.read(text))
-				}
+				err = errors.Join(err, r.read(text))
 			}
 		}
 	}
 	return err
 }
 
-// isEmpty is the error of a flag without a text. Without its filter a command is about all letters, and without its
-// file --export keeps none.
-func isEmpty(flag string) error {
-	return usage("--%s is empty: leave it out, or give it a value. If it is a variable of the shell, that is not set",
-		flag)
-}
-
-// notEmpty refuses flags without a text, but for those of a reader.
+// notEmpty refuses flags without a text. Without its filter a command is about all letters, and without its file
+// --export keeps none.
 func notEmpty(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
-		if _, read := f.Value.(*reader); !read && f.Value.Type() == "string" && f.Value.String() == "" {
-			err = errors.Join(err, isEmpty(f.Name))
+		r, read := f.Value.(*reader)
+		if read && slices.Contains(r.texts, "") || !read && f.Value.Type() == "string" && f.Value.String() == "" {
+			err = errors.Join(err, usage("--%s is empty: leave it out, or give it a value. If it is a variable of the shell, "+
+				"that is not set", f.Name))
 		}
 	})
 	return err

@@ -156,14 +156,10 @@ func (s *Snapshot) operatorPolicies(q management.Queue) string {
 func loops(s *Snapshot, found sink) {
 	for _, name := range s.own() {
 		q := s.Inventory.Queues[name]
-		retry, delays := setting(q, "delayed-retry-type").(string)
+		retry, delays := q.Setting("delayed-retry-type").(string)
 		delays = delays && retry != "disabled" && workqueue.Delays(s.About.Version)
-		limited := setting(q, "max-length") != nil || setting(q, "max-length-bytes") != nil
-		overflow := q.Effective["overflow"] // the broker prefers it to the argument
-		if overflow == nil {
-			overflow = q.Arguments[queuearg.Overflow]
-		}
-		if q.Type == "quorum" && limited && overflow != queuearg.RejectPublish && (delays || q.Delayed > 0) {
+		limited := q.Setting("max-length") != nil || q.Setting("max-length-bytes") != nil
+		if q.Type == "quorum" && limited && q.Setting("overflow") != queuearg.RejectPublish && (delays || q.Delayed > 0) {
 			found(name, "loop", "{delayed}", strconv.Itoa(q.Delayed), "{operator policies}", s.operatorPolicies(q))
 		}
 	}

@@ -193,11 +193,11 @@ func ttlQueues(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Queues)) {
 		q := s.Inventory.Queues[name]
 		what := "its messages wait for its TTL"
-		if setting(q, "message-ttl") == nil {
+		if q.Setting("message-ttl") == nil {
 			what = messages(q.Messages) + " without a consumer can have a TTL each"
 		}
 		home := s.home(q)
-		if home == "" || q.Consumers > 0 || s.isOwn(q) || q.Messages == 0 && setting(q, "message-ttl") == nil {
+		if home == "" || q.Consumers > 0 || s.isOwn(q) || q.Messages == 0 && q.Setting("message-ttl") == nil {
 			continue
 		}
 		found(name, "ttl queue", "{what}", what, "{home}", home, "{queue}", name)
@@ -216,16 +216,16 @@ func poisonQueues(s *Snapshot, found sink) {
 
 // isOwn reports whether a queue is the library's, with any prefix, or a work queue.
 func (s *Snapshot) isOwn(q management.Queue) bool {
-	to, _ := setting(q, "dead-letter-exchange").(string)
+	to, _ := q.Setting("dead-letter-exchange").(string)
 	return naming.WorkQueueOf(q.Name) != q.Name || strings.HasSuffix(to, naming.Prefix("").ReturnExchange()) ||
-		setting(q, "dead-letter-routing-key") == naming.DeadKey(q.Name) || naming.IsPartition(q.Name) ||
+		q.Setting("dead-letter-routing-key") == naming.DeadKey(q.Name) || naming.IsPartition(q.Name) ||
 		slices.Contains(s.own(), q.Name)
 }
 
 // home returns the queue to which messages of a queue go in the end, if handlers take them there.
 func (s *Snapshot) home(q management.Queue) string {
-	exchange, set := setting(q, "dead-letter-exchange").(string)
-	key, _ := setting(q, "dead-letter-routing-key").(string)
+	exchange, set := q.Setting("dead-letter-exchange").(string)
+	key, _ := q.Setting("dead-letter-routing-key").(string)
 	to := []string{key}
 	if exchange != "" {
 		to = s.boundTo(exchange, key)

@@ -150,14 +150,6 @@ func (s *Snapshot) own() (names []string) {
 	return append(names, s.letters()...)
 }
 
-// setting is an argument of a queue, or else what a policy sets. The name has no x-.
-func setting(q management.Queue, name string) any {
-	if value := q.Arguments["x-"+name]; value != nil {
-		return value
-	}
-	return q.Effective[name]
-}
-
 // command is a command of wmretry with the prefix of this one.
 func (s *Snapshot) command(words ...string) string { return workqueue.Command(s.Prefix, words...) }
 
