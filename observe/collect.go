@@ -39,7 +39,7 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 		events: events{instruments: made, series: newSeries[options](config.MaxSeries)}, config: config,
 		readings: readings(), ended: newFigures(config.MaxSeries),
 	}
-	if _, err := meter.RegisterCallback(m.collect, made.observables()...); err != nil {
+	if _, err := meter.RegisterCallback(m.collect, slices.Collect(maps.Values(made.observables))...); err != nil {
 		return nil, fmt.Errorf("the meter does not take the callback: %w", err)
 	}
 	return m, nil

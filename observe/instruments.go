@@ -12,16 +12,15 @@ import (
 
 // instruments are those of all metrics, by name.
 type instruments struct {
-	counters   map[string]metric.Int64Counter
-	histograms map[string]metric.Float64Histogram
-	whole      map[string]metric.Int64Observable // what is read at a collection, and seconds, too
-	seconds    map[string]metric.Float64Observable
+	counters    map[string]metric.Int64Counter
+	histograms  map[string]metric.Float64Histogram
+	observables map[string]metric.Observable // those that are read at a collection; of float64 where they are seconds
 }
 
 func newInstruments(meter metric.Meter) (*instruments, error) {
 	i := &instruments{
 		counters: map[string]metric.Int64Counter{}, histograms: map[string]metric.Float64Histogram{},
-		whole: map[string]metric.Int64Observable{}, seconds: map[string]metric.Float64Observable{},
+		observables: map[string]metric.Observable{},
 	}
 	var faults []error
 	for _, m := range Metrics() {
@@ -34,34 +33,24 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 		case m.across == nil:
 			i.counters[m.Name], err = meter.Int64Counter(m.Name, unit, description)
 		case m.Kind == counter:
-			i.whole[m.Name], err = meter.Int64ObservableCounter(m.Name, unit, description)
+			i.observables[m.Name], err = meter.Int64ObservableCounter(m.Name, unit, description)
 		case m.Unit == "s":
-			i.seconds[m.Name], err = meter.Float64ObservableGauge(m.Name, unit, description)
+			i.observables[m.Name], err = meter.Float64ObservableGauge(m.Name, unit, description)
 		default:
-			i.whole[m.Name], err = meter.Int64ObservableGauge(m.Name, unit, description)
+			i.observables[m.Name], err = meter.Int64ObservableGauge(m.Name, unit, description)
 		}
 		faults = append(faults, err)
 	}
 	return i, errors.Join(faults...)
 }
 
-// observables returns the instruments that are read at a collection.
-func (i *instruments) observables() (all []metric.Observable) {
-	for _, one := range i.whole {
-		all = append(all, one)
-	}
-	for _, one := range i.seconds {
-		all = append(all, one)
-	}
-	return all
-}
-
 // observe hands on a value that was read.
-func (i *instruments) observe(to metric.Observer, m Metric, value float64, of labels) {
-	if inSeconds := i.seconds[m.Name]; inSeconds != nil {
-		to.ObserveFloat64(inSeconds, value, labelled(m, of))
-	} else {
-		to.ObserveInt64(i.whole[m.Name], int64(value), labelled(m, of))
+func (i *instruments) observe(to metric.Observer, m Metric, value float64, values labels) {
+	switch of := i.observables[m.Name].(type) {
+	case metric.Float64Observable:
+		to.ObserveFloat64(of, value, labelled(m, values))
+	case metric.Int64Observable:
+		to.ObserveInt64(of, int64(value), labelled(m, values))
 	}
 }
 

@@ -151,10 +151,7 @@ func Look(ctx context.Context, operator operate.Looker, endpoints, ignored []str
 	s.askApps(ctx, endpoints)
 	report := Report{Other: &Other{checked.Server, checked.Waiting}, Apps: s.Apps, Unseen: s.Unseen,
 		Findings: find(&s, ofApps, ignored)}
-	for _, f := range checked.Findings {
-		if !slices.Contains(ignored, f.Rule) {
-			report.Findings = append(report.Findings, f)
-		}
-	}
+	report.Findings = append(report.Findings, slices.DeleteFunc(checked.Findings,
+		func(f Finding) bool { return slices.Contains(ignored, f.Rule) })...)
 	return report, nil
 }
