@@ -14,7 +14,7 @@ import (
 type instruments struct {
 	counters    map[string]metric.Int64Counter
 	histograms  map[string]metric.Float64Histogram
-	observables map[string]metric.Observable // those that are read at a collection; of float64 where they are seconds
+	observables map[string]metric.Observable // instruments that are read at a collection
 }
 
 func newInstruments(meter metric.Meter) (*instruments, error) {
