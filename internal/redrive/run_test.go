@@ -124,6 +124,9 @@ func TestAnImportThatEndsEarly(t *testing.T) {
 						return Line{}, errors.New("broken")
 					}
 					return Line{Put: func(ctx context.Context) error {
+						if takes == 0 { // also where a line behind it has failed meanwhile
+							return nil
+						}
 						if err := pauses.Sleep(ctx, takes); err != nil || takes == 9*time.Second {
 							return cmp.Or(err, errors.New("too late"))
 						}

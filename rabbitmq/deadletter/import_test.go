@@ -81,8 +81,10 @@ func TestADryImportFindsItsQueues(t *testing.T) {
 			require.ErrorIs(t, err, letters.ErrNoQueue)
 			require.ErrorContains(t, err, "line 3: ")
 			require.ErrorContains(t, err, `"other.dead"`)
-			assert.Equal(t, !dry, strings.Contains(err.Error(), "imported already: line 1 to 2"))
-			assert.LessOrEqual(t, 2, summary.Done, "the last line can be in flight")
+			if dry { // else the other lines can be in flight
+				assert.Equal(t, letters.Summary{Total: 2, Done: 2}, summary)
+				assert.NotContains(t, err.Error(), "imported already")
+			}
 			summary, err = b.store.Import(t.Context(), strings.NewReader(file), letters.Redrive{DryRun: dry, To: "q.dead"})
 			require.NoError(t, err)
 			assert.Equal(t, letters.Summary{Total: 4, Done: 4}, summary)
