@@ -80,21 +80,17 @@ func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 
 // add adds the blocked keys, the oldest first.
 func (v *orderView) add(asked command.Asked) {
-	unlisted := 0
-	for _, a := range asked.Answers {
-		unlisted += a.Unlisted
-		for _, h := range a.Handlers {
-			v.Known = true
-			for _, part := range h.Partitions {
-				for _, b := range part.Blocked {
-					v.Rows = append(v.Rows, blockedRow{Blocked: b, Partition: part.Queue, Process: h.Name + " " + a.Process()})
-				}
-			}
+	for _, part := range command.PartitionsOf(asked.Answers) {
+		for _, b := range part.Blocked {
+			v.Rows = append(v.Rows, blockedRow{Blocked: b, Partition: part.Queue, Process: part.Owner})
 		}
 	}
 	slices.SortStableFunc(v.Rows, func(a, b blockedRow) int { return a.Since.Compare(b.Since) })
 	v.Rows, v.Hidden = first(maxBlocked, v.Rows)
-	v.Hidden += unlisted
+	for _, a := range asked.Answers {
+		v.Known = v.Known || len(a.Handlers) > 0
+		v.Hidden += a.Unlisted
+	}
 	for i := range v.Rows {
 		if row := &v.Rows[i]; isPlain(v.Queue) && isPlain(row.Key) {
 			row.Retry = command.Request{Queue: v.Queue, Do: command.Retry, Key: row.Key}.Line(asked.Prefix)

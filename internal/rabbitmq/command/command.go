@@ -114,6 +114,24 @@ type Partition struct {
 	Blocked   []Blocked     `json:"blocked"`
 }
 
+// Owned is a partition of an answer.
+type Owned struct {
+	Partition
+	Owner string // the handler and the process
+}
+
+// PartitionsOf returns the partitions that answers have.
+func PartitionsOf(answers []Answer) (all []Owned) {
+	for _, a := range answers {
+		for _, h := range a.Handlers {
+			for _, p := range h.Partitions {
+				all = append(all, Owned{p, h.Name + " " + a.Process()})
+			}
+		}
+	}
+	return all
+}
+
 // Blocked is a message that keeps those of its key waiting, because the handler has Order.Block.
 type Blocked struct {
 	Key         string           `json:"key"`

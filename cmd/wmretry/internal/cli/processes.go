@@ -101,16 +101,8 @@ func (e *env) askProcesses(ctx context.Context, r command.Request, wait time.Dur
 	return all, err
 }
 
-// An ownedPartition is what a process does with a partition.
-type ownedPartition struct {
-	command.Partition
-	owner string
-}
-
 // isIdle reports whether another process may have the partition.
-func (p ownedPartition) isIdle() bool {
-	return p.Delivered == 0 && p.Waiting == 0 && len(p.Blocked) == 0
-}
+func isIdle(p command.Owned) bool { return p.Delivered == 0 && p.Waiting == 0 && len(p.Blocked) == 0 }
 
 // keyWord returns a key as a word after the queue. One that a terminal cannot show is written as bash and zsh read it.
 func keyWord(key string) string {
@@ -127,36 +119,34 @@ func keyWord(key string) string {
 
 // orderText returns the partitions and the blocked keys as tables.
 func (e *env) orderText(all orderAnswers) string {
-	byQueue, unlisted := map[string][]ownedPartition{}, 0
-	var queues []string // in the order of their numbers
+	byQueue, unlisted := map[string][]command.Owned{}, 0
 	for _, a := range all.Answers {
 		unlisted += a.Unlisted
-		for _, h := range a.Handlers {
-			for _, p := range h.Partitions {
-				if byQueue[p.Queue] == nil {
-					queues = append(queues, p.Queue)
-				}
-				byQueue[p.Queue] = append(byQueue[p.Queue], ownedPartition{p, h.Name + " " + a.Process()})
-			}
+	}
+	var queues []string // in the order of their numbers
+	for _, p := range command.PartitionsOf(all.Answers) {
+		if byQueue[p.Queue] == nil {
+			queues = append(queues, p.Queue)
 		}
+		byQueue[p.Queue] = append(byQueue[p.Queue], p)
 	}
 	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "WAITING", "BEHIND", "OLDEST", "BLOCKED"),
 		e.table("BLOCKED KEY", "SINCE", "WHY", "MESSAGE", "PROCESS")
 	some := false
 	for _, queue := range queues {
-		owned := slices.DeleteFunc(slices.Clone(byQueue[queue]), ownedPartition.isIdle)
+		owned := slices.DeleteFunc(slices.Clone(byQueue[queue]), isIdle)
 		if len(owned) == 0 {
-			owned = []ownedPartition{{command.Partition{Queue: queue}, "no message yet"}}
+			owned = []command.Owned{{Partition: command.Partition{Queue: queue}, Owner: "no message yet"}}
 		}
 		for _, p := range owned {
-			partitions.AppendRow(e.row(only(len(p.Blocked) > 0, text.FgRed), safe(queue), safe(p.owner),
+			partitions.AppendRow(e.row(only(len(p.Blocked) > 0, text.FgRed), safe(queue), safe(p.Owner),
 				thousands(int(p.Delivered)), thousands(p.Waiting), thousands(p.Behind),
 				p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))))
 			slices.SortFunc(p.Blocked, func(a, b command.Blocked) int { return a.Since.Compare(b.Since) })
 			for _, b := range p.Blocked {
 				some = true
 				why := string(b.DeadReason) + ": " + b.Reason
-				blocked.AppendRow([]any{keyWord(b.Key), e.time(b.Since), safe(why), safe(b.MessageUUID), safe(p.owner)})
+				blocked.AppendRow([]any{keyWord(b.Key), e.time(b.Since), safe(why), safe(b.MessageUUID), safe(p.Owner)})
 			}
 		}
 	}
