@@ -82,8 +82,8 @@ func (e *env) noteAbsent(ctx context.Context, at place, given []string) error {
 		absent = slices.DeleteFunc(absent, func(id string) bool { return slices.Contains(ids(id), letter.ID) })
 	}
 	if n := len(absent); n > 0 && n < len(given) {
-		_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: no letter in %s has %s %s\n", safe(at.queue),
-			map[bool]string{true: "the id", false: "the ids"}[n == 1], safe(strings.Join(absent, ", ")))
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: no letter in %s has the id %s\n", safe(at.queue),
+			safe(strings.Join(absent, " or ")))
 	}
 	return nil
 }
