@@ -203,6 +203,39 @@ func TestNATSCopyWhoseConnectionIsLost(t *testing.T) {
 	assert.Positive(t, held)
 }
 
+// TestNATSRequestOfALostConnection: the server keeps a request for messages over a quick reconnect, as long as its
+// client listens. It must not stay beside the next one: both would bring messages, and half of them for no handler.
+func TestNATSRequestOfALostConnection(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t)
+	requests, cut := make(chan string, 10), make(chan net.Conn, 10)
+	config := n.tap(func(conn net.Conn, b []byte) bool {
+		if _, request, is := strings.Cut(string(b), "PUB $JS.API.CONSUMER.MSG.NEXT.orders."); is {
+			consumer, _, _ := strings.Cut(request, " ")
+			requests <- consumer
+			cut <- conn
+		}
+		return true
+	}, time.Hour)
+	onNATS(t, config).bills(nothing)
+	js := n.jetStream()
+	// waiting returns how many requests the server has. The answer to another one shows that it has read all before.
+	waiting := func(consumer string) int {
+		_, err := config.Conn.Request("$JS.API.CONSUMER.MSG.NEXT.orders."+consumer, []byte(`{"batch":1,"no_wait":true}`),
+			wait.Patience)
+		require.NoError(t, err)
+		require.Equal(t, consumer, wait.For(t, requests, "it is written"))
+		info, err := js.Consumer(t.Context(), orders, consumer)
+		require.NoError(t, err)
+		return info.CachedInfo().NumWaiting
+	}
+	consumer := wait.For(t, requests, "a request")
+	require.Equal(t, 1, waiting(consumer))
+	require.NoError(t, wait.For(t, cut, "its connection").Close())
+	wait.For(t, requests, "the next request")
+	assert.Equal(t, 1, waiting(consumer))
+}
+
 // TestNATSLockSurvivesALostAnswer: a renewal whose answer was lost has changed the key, and the lock is still held.
 func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 	t.Parallel()

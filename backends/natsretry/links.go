@@ -19,7 +19,7 @@ type links struct {
 	conn *nats.Conn
 
 	mu      sync.Mutex
-	lost    context.Context // ends at the next reconnect
+	lost    context.Context // ends at the next reconnect, or when the connection is closed
 	lose    context.CancelFunc
 	seen    uint64 // number of reconnects
 	readers map[context.Context]bool
@@ -38,15 +38,8 @@ func newLinks(conn *nats.Conn) *links {
 	return l
 }
 
-// current returns a channel that is closed when the connection that is there now has been replaced.
-func (l *links) current() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lost.Done()
-}
-
-// live waits for a connection, and returns a context that ends when it has been replaced. Where none comes, the
-// error is why.
+// live waits for a connection, and returns a context that ends when it has been replaced or closed. Where none comes,
+// the error is why.
 func (l *links) live(ctx context.Context) (context.Context, error) {
 	for {
 		l.mu.Lock()
@@ -134,17 +127,19 @@ func (l *links) watch() {
 	}
 }
 
-// replaced ends what waits for a connection that has been replaced.
+// replaced ends what waits for a connection that has been replaced, or for another one where there will be none.
 func (l *links) replaced() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.conn.Stats().Reconnects
-	if now == l.seen {
+	now, closed := l.conn.Stats().Reconnects, l.conn.IsClosed()
+	if now == l.seen && !closed {
 		return
 	}
 	l.lose()
 	l.seen = now
-	l.lost, l.lose = context.WithCancel(context.Background())
+	if !closed {
+		l.lost, l.lose = context.WithCancel(context.Background())
+	}
 }
 
 func (l *links) close() {

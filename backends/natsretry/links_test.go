@@ -1,6 +1,7 @@
 package natsretry
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -21,11 +22,25 @@ func TestHealthOfALostConnection(t *testing.T) {
 	var list subscriptions.List
 	ctx := list.Begin("bill", "orders").Report(t.Context(), "orders")
 	l.read(ctx)
-	q := &queue{server: &server{Config: Config{Conn: conn}}, links: l, inbox: "inbox", pulls: 1, asked: 1}
-	for _, subject := range []string{"orders", q.answer()} {
-		require.NoError(t, q.receive(ctx, &nats.Msg{Subject: subject, Header: nats.Header{"Status": {"404"}}}))
+	q := &queue{server: &server{Config: Config{Conn: conn, Prefix: "retry"}}, links: l}
+	for _, read := range []func(){
+		func() { q.taken(ctx, []*nats.Msg{{Subject: "orders"}}) },
+		func() { require.NoError(t, q.heed(ctx, &nats.Msg{Header: nats.Header{"Status": {"404"}}})) },
+	} {
+		read()
 		health := list.Health()[0]
 		assert.False(t, health.Consuming)
 		assert.Equal(t, `cannot read "orders": the connection to NATS is lost`, health.LastError)
 	}
+}
+
+// What waits for a connection ends when its app closes that for good.
+func TestConnectionIsClosedWhileItIsLost(t *testing.T) {
+	t.Parallel()
+	conn, err := nats.Connect("nats://127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	require.NoError(t, err)
+	l := newLinks(conn)
+	t.Cleanup(l.close)
+	_, err = l.live(asked{t.Context(), sync.OnceFunc(conn.Close)})
+	require.ErrorContains(t, err, "the connection to NATS is closed")
 }

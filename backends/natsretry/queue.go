@@ -2,13 +2,8 @@ package natsretry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,27 +12,12 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/inflight"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
-	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
+// A request that is refused, because the messages are for others, is sent again after a pause.
 const (
-	// pullFor is how long the server keeps a request for messages. It is also how long a request that the server has
-	// lost is not noticed, where it lost neither the connection nor the election of a leader.
-	pullFor = 30 * time.Second
-
-	// pullSlack is how much later the answer to a request that has ended may come.
-	pullSlack = 2 * time.Second
-
-	// restFor is how long a request is waited for that has brought a message, and not yet its last. It is a quarter of
-	// the lease where that is less.
-	restFor = time.Second
-
-	// A request that is refused, because the messages are for others, is sent again after a pause.
 	crowdPause        = time.Millisecond
 	longestCrowdPause = 100 * time.Millisecond
-
-	// leaveTimeout is how long a subscription that ends waits for the messages that are under way to it.
-	leaveTimeout = time.Second
 )
 
 var (
@@ -48,8 +28,6 @@ var (
 
 var errNoConsumer = errors.New("the consumer is gone, or its server is: it is made again")
 
-var errUnanswered = errors.New("the NATS server has not answered a request for messages")
-
 var errLost = errors.New("the connection to NATS was lost")
 
 // queue is an inflight.Queue: a topic as one consumer of NATS reads it. It asks for as many messages as it may have,
@@ -59,156 +37,78 @@ type queue struct {
 	group, topic string
 	links        *links
 	logger       watermill.LoggerAdapter
+	waits        waits
 
-	mu     sync.Mutex // held by Take and leave
-	next   string     // the subject of requests; empty: the consumer must be made
-	sub    *nats.Subscription
-	in     chan *nats.Msg
-	inbox  string
-	pulls  int             // number of the last request
-	asked  int             // messages that the last request can still bring; 0: it has ended
-	until  time.Time       // when that request ends
-	broken <-chan struct{} // closed when the connection was lost since the last request
-	crowd  int             // requests in a row that the server has refused, because it has others
-	came   []*nats.Msg     // received, and not yet returned
+	// Take is not called twice at a time.
+	next  string // the subject of requests; empty: the consumer must be made
+	crowd int    // requests in a row that the server has refused, because it has others
 }
 
-// Take implements inflight.Queue. It returns when the request has ended, which it does as soon as the topic has no more
-// messages.
+// Take implements inflight.Queue. It sends one request after the other, until one has brought messages or has failed.
+// A request ends as soon as the topic has no more messages.
 func (q *queue) Take(ctx context.Context, n int) ([]*inflight.Taken, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	err := q.begin(ctx, n)
-	for err == nil && ctx.Err() == nil && (q.asked > 0 || len(q.came) == 0) {
-		if q.asked == 0 {
-			err = q.pull(n)
-		} else {
-			err = q.wait(ctx)
+	for ctx.Err() == nil {
+		lost, err := q.links.live(ctx)
+		if err == nil {
+			err = q.prepare(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		r, err := send(q.Conn, q.next, n, lost.Done(), q.waits)
+		if err != nil {
+			return nil, err
+		}
+		err = r.run(ctx)
+		if ctx.Err() != nil {
+			r.reply(nak)
+			break
+		}
+		if len(r.came) > 0 { // the handler waits for them; what is wrong, the next request shows
+			return q.taken(ctx, r.came), nil
+		}
+		if err == nil {
+			err = q.heed(ctx, r.answer)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	if ctx.Err() != nil {
-		q.end()
-		return nil, ctx.Err()
-	}
-	if len(q.came) == 0 {
-		return nil, err
-	}
-	n = min(n, len(q.came))
-	taken := make([]*inflight.Taken, n)
-	for i, raw := range q.came[:n] {
-		taken[i] = &inflight.Taken{Message: q.read(raw), ID: raw.Reply, Handle: raw}
-	}
-	q.came = slices.Delete(q.came, 0, n)
-	return taken, nil
+	return nil, ctx.Err()
 }
 
-// begin makes the consumer and the subscription to the answers, where they are missing.
-func (q *queue) begin(ctx context.Context, n int) error {
-	if ctx.Err() != nil { // what a request brings now would stay here until its lease ends
-		return ctx.Err()
-	}
-	if q.next == "" {
-		within, cancel := context.WithTimeout(ctx, setupTimeout)
-		defer cancel()
-		stream, durable, err := q.makeConsumer(within, q.group, q.topic)
-		if err != nil {
-			return err
-		}
-		q.links.answered(ctx)
-		q.next = "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + durable
-	}
-	if q.sub != nil && q.sub.IsValid() {
+// prepare makes the consumer where it is missing.
+func (q *queue) prepare(ctx context.Context) error {
+	if q.next != "" {
 		return nil
 	}
-	q.inbox, q.in, q.asked = q.Conn.NewInbox(), make(chan *nats.Msg, 4*n+16), 0
-	var err error
-	q.sub, err = q.Conn.ChanSubscribe(q.inbox+".*", q.in)
-	return err
-}
-
-// pull asks the server for messages. The request ends when the topic has none after the first (no_wait), or when there
-// was none for a time (expires).
-func (q *queue) pull(n int) error {
-	request, err := json.Marshal(struct {
-		Batch   int           `json:"batch"`
-		NoWait  bool          `json:"no_wait"`
-		Expires time.Duration `json:"expires"`
-	}{n, true, pullFor})
+	within, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	stream, durable, err := q.makeConsumer(within, q.group, q.topic)
 	if err != nil {
 		return err
 	}
-	q.broken = q.links.current()
-	q.pulls++
-	if err := q.Conn.PublishRequest(q.next, q.answer(), request); err != nil {
-		return err
-	}
-	q.asked, q.until = n, time.Now().Add(pullFor+pullSlack)
+	q.links.answered(ctx)
+	q.next = "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + durable
 	return nil
 }
 
-// answer is the subject for answers to the last request.
-func (q *queue) answer() string { return q.inbox + "." + strconv.Itoa(q.pulls) }
-
-// wait waits for a message or for the end of the request.
-func (q *queue) wait(ctx context.Context) error {
-	timer := time.NewTimer(time.Until(q.until))
-	defer timer.Stop()
-	select {
-	case raw, open := <-q.in:
-		if !open {
-			q.sub = nil
-			return nats.ErrConnectionClosed
-		}
-		return q.receive(ctx, raw)
-	case <-q.broken: // the server forgets the requests of a connection that is lost
-		q.asked = 0
-		return nil
-	case <-timer.C:
-		if len(q.came) == 0 {
-			subscriptions.Read(ctx, errUnanswered)
-		}
-		return q.lost()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// lost ends a request whose end was not answered. What it still brings is given back.
-func (q *queue) lost() error {
-	came := q.came
-	q.came = nil
-	q.end()
-	q.came = came
-	return nil
-}
-
-// receive reads a message or what the server says about a request.
-func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
-	if !strings.HasPrefix(raw.Subject, q.inbox+".") {
-		q.links.answered(ctx)
-		q.came = append(q.came, raw)
-		q.asked = max(0, q.asked-1)
-		q.crowd = 0
-		q.until = time.Now().Add(min(restFor, q.Lease/4))
+// heed reads the answer to a request that has brought nothing. Where it returns no error, the next one can be sent.
+func (q *queue) heed(ctx context.Context, answer *nats.Msg) error {
+	if answer == nil {
 		return nil
 	}
-	if raw.Subject != q.answer() || q.asked == 0 { // of a request that has ended
-		return nil
-	}
-	q.asked = 0
-	status, description := raw.Header.Get("Status"), raw.Header.Get("Description")
+	status, description := answer.Header.Get("Status"), answer.Header.Get("Description")
 	if status == "408" || status == "404" {
 		q.links.answered(ctx)
 	}
 	switch {
-	case status == "408" && description == "Requests Pending":
-		// There are fewer messages than others have asked for.
+	case status == "408" && description == "Requests Pending", // there are fewer messages than others have asked for
+		status == "409" && (description == "Leadership Change" || description == "Server Shutdown"):
 		_ = pauses.Sleep(ctx, min(crowdPause<<min(q.crowd, 10), longestCrowdPause))
 		q.crowd++
 		return nil
 	case status == "408", status == "404":
-		return nil
-	case status == "409" && (description == "Leadership Change" || description == "Server Shutdown"):
 		return nil
 	case status == "503", status == "409" && description == "Consumer Deleted":
 		q.next = ""
@@ -218,41 +118,15 @@ func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	}
 }
 
-// leave ends the subscription to the answers.
-func (q *queue) leave() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.end()
-}
-
-// end ends the subscription to the answers, and gives back the messages that are under way.
-func (q *queue) end() {
-	if q.sub == nil {
-		return
+// taken returns what a request has brought.
+func (q *queue) taken(ctx context.Context, came []*nats.Msg) []*inflight.Taken {
+	q.links.answered(ctx)
+	q.crowd = 0
+	all := make([]*inflight.Taken, len(came))
+	for i, raw := range came {
+		all[i] = &inflight.Taken{Message: q.read(raw), ID: raw.Reply, Handle: raw}
 	}
-	asked := q.asked > 0
-	if !asked {
-		_ = q.sub.Unsubscribe()
-	} else if err := q.sub.Drain(); err == nil && q.Conn.IsConnected() {
-		// Drain goes on receiving what the server has sent before it knows of the end.
-		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-		_ = q.Conn.FlushWithContext(ctx)
-		cancel()
-	}
-	for more := true; more; {
-		select {
-		case raw, open := <-q.in:
-			if more = open; open && !strings.HasPrefix(raw.Subject, q.inbox+".") {
-				q.came = append(q.came, raw)
-			}
-		default:
-			more = false
-		}
-	}
-	for _, raw := range q.came {
-		_ = q.Conn.Publish(raw.Reply, nak)
-	}
-	q.came, q.sub, q.asked = nil, nil, 0
+	return all
 }
 
 // read returns the message of a delivery.
@@ -285,26 +159,25 @@ func (q *queue) GiveBack(ctx context.Context, taken []*inflight.Taken) error {
 
 // settle sends one answer for each message, and then a request for progress, which a consumer always replies to. It has
 // read the answers by then, because all travel on one connection to one consumer. It does not reply to the ack of a
-// delivery that it has forgotten: after it was killed, for instance. Then it delivers the message again.
+// delivery that it has forgotten: after it was killed, for instance. Then it delivers the message again. Nothing waits
+// for a connection in the client: by then another process may have the message.
 func (q *queue) settle(ctx context.Context, taken []*inflight.Taken, answer []byte) error {
 	if len(taken) == 0 {
 		return nil
 	}
-	within, cancel := context.WithCancel(ctx)
+	lost, err := q.links.live(ctx)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithCancel(ctx) // the reply to a request of a connection that is lost does not come
 	defer cancel()
-	go func(broken <-chan struct{}) { // the reply to a request of a connection that is lost does not come
-		select {
-		case <-broken:
-			cancel()
-		case <-within.Done():
-		}
-	}(q.links.current())
+	defer context.AfterFunc(lost, cancel)()
 	for _, one := range taken {
 		if err := q.Conn.Publish(one.ID, answer); err != nil {
 			return err
 		}
 	}
-	_, err := q.Conn.RequestWithContext(within, taken[len(taken)-1].ID, progress)
+	_, err = q.Conn.RequestWithContext(within, taken[len(taken)-1].ID, progress)
 	if within.Err() != nil && ctx.Err() == nil {
 		return errLost
 	}

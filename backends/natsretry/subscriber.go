@@ -21,15 +21,17 @@ type subscriber struct {
 
 // Subscribe makes the consumer of the topic before it returns: what is published from then on waits for it.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	q := &queue{server: s.server, group: s.group, topic: topic, links: s.links, logger: s.logger}
-	if err := q.begin(ctx, inflight.Most(s.concurrency)); err != nil {
+	q := &queue{
+		server: s.server, group: s.group, topic: topic, links: s.links, logger: s.logger,
+		waits: newWaits(s.server.Lease),
+	}
+	if err := q.prepare(ctx); err != nil {
 		return nil, err
 	}
-	context.AfterFunc(ctx, q.leave)
 	s.links.read(ctx)
 	return s.readers.Begin(ctx, inflight.Config{
 		Queue: q, Name: topic, Concurrency: s.concurrency, Lease: s.server.Lease, Logger: s.logger,
-	}, func() error { q.leave(); return nil })
+	}, nil)
 }
 
 // Close ends the subscriptions, and gives back the messages in flight.
