@@ -116,7 +116,8 @@ func (c *connection) AddHandler(
 	faults.CheckRouter(name, router == nil)
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
-	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
+	producer := middleware.Producer{Publisher: c.Publisher()}
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, producer, handler)
 	added.AddMiddleware(c.Middleware)
 	return added
 }

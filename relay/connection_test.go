@@ -228,69 +228,36 @@ func produce(msg *message.Message) ([]*message.Message, error) {
 	return []*message.Message{msg.Copy()}, nil
 }
 
-// With several calls at the same time, too, the messages come back after pauses that grow, and the others go on.
-func TestPausesOfMessagesWhoseProducedOnesCannotBePublished(t *testing.T) {
-	for name, messages := range map[string]int{"one": 1, "as many as calls": 16, "more than calls": 100} {
-		bubble(t, name, func(t *testing.T) {
-			var calls, handled atomic.Int64
-			began := time.Now()
-			up := began.Add(time.Minute)
-			a := newApp(t, backoff.Schedule{time.Second}, refusing(func(*message.Message) bool {
-				return time.Now().Before(up)
-			}), forHandlers(greedily))
-			bills, err := a.pubSub.Subscribe(t.Context(), "bills")
-			require.NoError(t, err)
-			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-				calls.Add(1)
-				return produce(msg)
-			})
-			go func() {
-				for bill := range bills {
-					handled.Add(1)
-					bill.Ack()
-				}
-			}()
-			a.run()
-			for i := range messages {
-				a.publish(fmt.Sprint(i))
-			}
-			synctest.Wait()
-			assert.EqualValues(t, min(messages, 16), calls.Load(), "each once, and no more than may run")
-			time.Sleep(time.Until(up))
-			// after 1, 2, 4, 5, 5 ... seconds: 14 in a minute
-			assert.LessOrEqual(t, calls.Load(), 14*int64(min(messages, 16))+int64(messages))
-			assert.Greater(t, calls.Load(), 10*int64(min(messages, 16)))
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			assert.EqualValues(t, messages, handled.Load())
-			a.close()
-		})
-	}
-}
-
-// A message whose produced one is never taken does not hold up the others.
-func TestOneMessageWhoseProducedOneCannotBePublished(t *testing.T) {
+// A message whose produced one is never taken is retried as after any other failure, and does not hold up the others.
+func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var calls atomic.Int64
-		a := newApp(t, backoff.Schedule{time.Second}, refusing(func(msg *message.Message) bool { return msg.UUID == "large" }))
+		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second}, refusing(func(msg *message.Message) bool { return msg.UUID == "large" }))
 		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
 		require.NoError(t, err)
+		dead, err := a.pubSub.Subscribe(t.Context(), "retry.dead.billing")
+		require.NoError(t, err)
+		var calls []time.Duration
+		began := time.Now()
 		a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-			if msg.UUID == "large" {
-				calls.Add(1)
+			if msg.Metadata["odd"] = ""; msg.UUID == "large" {
+				calls = append(calls, time.Since(began).Truncate(time.Second))
 			}
 			return produce(msg)
-		})
+		}, retry.Options{Concurrency: 1})
 		a.run()
 		a.publish("large")
-		time.Sleep(time.Minute)
 		for i := range 100 {
-			began := time.Now()
 			a.publish(fmt.Sprint(i))
 			(<-bills).Ack()
-			assert.Zero(t, time.Since(began))
 		}
-		assert.LessOrEqual(t, calls.Load(), int64(14))
+		assert.Zero(t, time.Since(began))
+		letter := <-dead
+		letter.Ack()
+		assert.Equal(t, []time.Duration{0, time.Second, 6 * time.Second}, calls)
+		assert.Equal(t, "\xff\x00", letter.Metadata["odd"], "not as its handler has changed it")
+		record, _ := retry.ReadRecord(letter.Metadata)
+		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
+		assert.Equal(t, "cannot publish what the handler produced: "+errDown.Error(), record.Reason)
 		a.close()
 	})
 }
@@ -554,33 +521,24 @@ func TestHealthOfAConnection(t *testing.T) {
 	})
 }
 
-// The end of one of the two subscriptions ends the other one. Health names the first, also while messages wait.
+// The end of one of the two subscriptions ends the other one. Health names the first.
 func TestHealthNamesTheChannelThatTheSubscriberHasClosed(t *testing.T) {
 	for _, closed := range []string{"orders", "retry.return.billing"} {
 		bubble(t, closed, func(t *testing.T) {
 			by := byTopic{"orders": {}, "retry.return.billing": {}}
-			a := newApp(t, backoff.Schedule{time.Second}, refusing(func(*message.Message) bool { return true }),
+			a := newApp(t, backoff.Schedule{time.Second},
 				forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }))
-			a.AddHandler(a.router, "billing", "orders", "bills", produce, retry.Options{Concurrency: 100})
-			// Else the router closes itself, and can hold a lock while messages wait: a bubble's time would stand still.
+			a.handle("billing", ignore)
+			// Else the router closes itself, and can hold a lock: a bubble's time would stand still.
 			a.router.AddConsumerHandler("stays", "nothing", a.pubSub, ignore)
 			a.run()
-			var nacked, waiting []*message.Message
-			for i := range 100 {
-				nacked, waiting = append(nacked, orderOf(fmt.Sprint(i))), append(waiting, orderOf(fmt.Sprint(i)))
-				by[closed].send(nacked[i])
-			}
-			for i := range 100 {
-				<-nacked[i].Nacked()
-				by[closed].send(waiting[i])
-			}
+			handled := orderOf("1")
+			by[closed].send(handled)
+			<-handled.Acked()
 			synctest.Wait()
 			close(by[closed].cut)
 			synctest.Wait()
 			require.ErrorContains(t, a.Health().Ready(), fmt.Sprintf("the subscriber closed the channel of %q", closed))
-			for _, msg := range waiting {
-				<-msg.Nacked()
-			}
 			a.close()
 		})
 	}

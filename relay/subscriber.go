@@ -72,7 +72,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	detach := context.AfterFunc(s.ctx, end)
 	m := &merged{
 		subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, key: key,
-		calls: make(chan struct{}, s.calls), logger: r.logger, unproduced: unproduced{calls: s.calls},
+		calls: make(chan struct{}, s.calls), logger: r.logger,
 	}
 	m.stopping, m.stop = context.WithCancel(ended)
 	m.subscribed, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -134,7 +134,6 @@ type merged struct {
 	health         *subscriptions.Subscription
 	logger         watermill.LoggerAdapter
 	warned         atomic.Bool
-	unproduced     unproduced
 }
 
 // active reports whether the subscription has not ended.
@@ -194,21 +193,8 @@ func (m *merged) start(returnTopic string) error {
 // without its retries, or with nothing else, must not go unnoticed.
 func (m *merged) forward(topic string, in <-chan *message.Message) {
 	pause := shortestPause
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
 	for msg := range in {
-		ctx := msgctx.WithOrigin(msg.Context(), m.topic, m.handler)
-		own := &msgctx.Delivery{Context: ctx, Subscription: m.binding}
-		msg.SetContext(own)
-		if wait := m.unproduced.wait(msg); wait > 0 {
-			waiting.Go(func() {
-				if !sleepEither(m.subscribed, ctx, wait) || !m.deliver(msg, own) {
-					msg.Nack()
-				}
-			})
-			continue
-		}
-		if !m.deliver(msg, own) {
+		if !m.deliver(msg) {
 			msg.Nack()
 			continue
 		}
@@ -220,32 +206,49 @@ func (m *merged) forward(topic string, in <-chan *message.Message) {
 	m.end(fmt.Errorf("the subscriber closed the channel of %q", topic))
 }
 
-// deliver delivers a message when there is a place for its call, unless the subscription ends before.
-func (m *merged) deliver(msg *message.Message, own *msgctx.Delivery) bool {
+// deliver delivers a message when there is a place for its call, unless the subscription ends before. The router gets a
+// copy: its nack after a success is a failure, which the Pub/Sub does not see.
+func (m *merged) deliver(msg *message.Message) bool {
 	select {
 	case m.calls <- struct{}{}:
 	case <-m.subscribed.Done():
 		return false
 	}
-	call := m.unproduced.begin(msg, own)
+	given, own := msg.Copy(), m.delivery(msg)
+	given.SetContext(own)
 	select {
-	case m.out <- msg:
+	case m.out <- given:
 	case <-m.subscribed.Done():
-		m.unproduced.end(call)
 		<-m.calls
 		return false
 	}
 	go func() {
 		select {
-		case <-msg.Acked():
-		case <-msg.Nacked():
-		}
-		if pause := m.unproduced.end(call); pause > 0 {
-			_ = pauses.Sleep(m.subscribed, pause)
+		case <-given.Acked():
+			msg.Ack()
+		case <-given.Nacked():
+			if own.Processed() && m.retry(msg, own.Unpublished()) == nil {
+				msg.Ack()
+			} else {
+				msg.Nack()
+			}
 		}
 		<-m.calls
 	}()
 	return true
+}
+
+func (m *merged) delivery(msg *message.Message) *msgctx.Delivery {
+	return &msgctx.Delivery{
+		Context: msgctx.WithOrigin(msg.Context(), m.topic, m.handler), Subscription: m.binding,
+	}
+}
+
+// retry retries a message whose handler has succeeded: what failed was outside of the retry middleware.
+func (m *merged) retry(msg *message.Message, cause error) error {
+	original := msg.Copy()
+	original.SetContext(m.delivery(msg))
+	return m.subscriber.retry.NotPublished(original, cause)
 }
 
 // The pause after a nack of a handler without the retry middleware. Many Pub/Subs deliver such a message again at once.

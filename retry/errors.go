@@ -7,10 +7,9 @@ import (
 
 // ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the
 // router could not publish what the handler had produced, or a middleware outside of the retry middleware has failed.
-// The log of the router has the error. A Connection to RabbitMQ retries such a message: observers get its
-// success first, and then the retry. With AddHandler of the Connection the failure wraps the publisher's error, and the
-// record has its text. On other backends the message is delivered again at once, and counts no failure. A Breaker
-// counts one failure.
+// The log of the router has the error. A Connection retries such a message: observers get its success first, and then
+// the retry. With AddHandler of the Connection the failure wraps the publisher's error, and the record has its text. A
+// Breaker counts one failure.
 var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not " +
 	"publish what the handler " +
 	"produced, or a middleware outside failed")

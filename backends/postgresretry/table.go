@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS %[2]s_handlers" (
     topic text PRIMARY KEY COLLATE "C" -- a return topic that a handler has subscribed to
 );
 
--- Topics, how many messages of each, their floors in microseconds since 1970 (0: none), the lease in microseconds. Rows of
--- other programs can be due at any time.
+-- Topics, how many messages of each, their floors in microseconds since 1970 (0: none), the lease in microseconds. Rows
+-- of other programs can be due at any time.
 CREATE OR REPLACE FUNCTION %[2]s_take"(text[], integer[], bigint[], bigint)
 RETURNS TABLE (id bigint, takes integer, topic text, uuid text, payload bytea, metadata text, number bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$

@@ -76,7 +76,8 @@ func newWaiting(db *sql.DB, t table, lease time.Duration) *waiting {
 		takeQuery: `SELECT id, takes, topic, uuid, payload, metadata, number
 			FROM ` + t.start + `_take"($1::text[], $2::int[], $3::bigint[], $4::bigint)`,
 		dueQuery: `SELECT want.topic,
-			(extract(epoch FROM least(greatest(first.due, to_timestamp(0)) - statement_timestamp(), '100 years')) * 1000000)::bigint
+			(extract(epoch FROM least(greatest(first.due, to_timestamp(0)) - statement_timestamp(), '100 years'))
+				* 1000000)::bigint
 			FROM unnest($1::text[]) AS want(topic) CROSS JOIN LATERAL (
 				SELECT t.due FROM ` + t.name + ` t WHERE t.topic = want.topic AND t.due < ` + never + `
 				ORDER BY t.due LIMIT 1) first`,

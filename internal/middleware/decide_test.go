@@ -318,3 +318,9 @@ func TestJitterAndMaxAge(t *testing.T) {
 		assert.Equal(t, want != "", d.outcome == retry.DeadLettered, "%v", chance)
 	}
 }
+
+func TestAFailureToPublishHasItsCause(t *testing.T) {
+	var err error = notPublished{errors.New("no queue")}
+	assert.ErrorIs(t, err, retry.ErrNotPublished)
+	assert.EqualError(t, err, "cannot publish what the handler produced: no queue")
+}

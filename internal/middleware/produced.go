@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -8,9 +9,47 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+// A Producer publishes what handlers produce. The failure of a message gets the error from what was produced for it:
+// the router only nacks the message.
+type Producer struct{ message.Publisher }
+
+// Publish implements message.Publisher.
+func (p Producer) Publish(topic string, messages ...*message.Message) error {
+	err := p.Publisher.Publish(topic, messages...)
+	if err != nil {
+		for _, msg := range messages {
+			msgctx.Unpublished(msg, err)
+		}
+	}
+	return err
+}
+
+func (p Producer) String() string { return fmt.Sprint(p.Publisher) }
+
+// notPublished is a retry.ErrNotPublished whose cause is known.
+type notPublished struct{ cause error }
+
+func (e notPublished) Error() string {
+	return "cannot publish what the handler produced: " + e.cause.Error()
+}
+func (e notPublished) Unwrap() error        { return e.cause }
+func (e notPublished) Is(target error) bool { return target == retry.ErrNotPublished }
+
+// NotPublished retries a message, as it was delivered, whose handler has succeeded, and which was nacked nevertheless.
+// A nil cause is not known.
+func (t *TieredRetry) NotPublished(msg *message.Message, cause error) error {
+	failure := retry.ErrNotPublished
+	if cause != nil {
+		failure = notPublished{cause}
+	}
+	_, err := t.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
+	return err
+}
 
 // ownKeys are the keys of the record's fields, and delayKeys those of Watermill's components/delay. Pub/Subs that delay
 // messages by themselves use the latter.

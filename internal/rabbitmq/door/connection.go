@@ -108,7 +108,8 @@ func (c *Connection) AddHandler(
 		c.faults.Add(faults.OfHandler(name, err))
 	}
 	c.produced.add(name, publishTopic)
-	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, producer{c.app}, handler)
+	producer := middleware.Producer{Publisher: c.app}
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, producer, handler)
 	added.AddMiddleware(c.Middleware)
 	return added
 }

@@ -340,11 +340,7 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
 	again := msgctx.Lookup(original)
 	again.Lost, again.Leaving = delivery.Lost, delivery.Leaving
-	failure := retry.ErrNotPublished
-	if cause := delivery.Unpublished(); cause != nil {
-		failure = notPublished{cause}
-	}
-	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, failure })(original)
+	err = h.retry.NotPublished(original, delivery.Unpublished())
 	delivery.Again = again.Again
 	return err == nil
 }

@@ -8,39 +8,12 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/warning"
-	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// producer publishes what handlers produce. The failure of a message gets the error from what was produced for it: the
-// router only nacks the message.
-type producer struct{ appPublisher }
-
-// Publish implements message.Publisher.
-func (p producer) Publish(topic string, messages ...*message.Message) error {
-	err := p.appPublisher.Publish(topic, messages...)
-	if err != nil {
-		for _, msg := range messages {
-			msgctx.Unpublished(msg, err)
-		}
-	}
-	return err
-}
-
-// notPublished is a retry.ErrNotPublished whose cause is known.
-type notPublished struct{ cause error }
-
-func (e notPublished) Error() string {
-	return "cannot publish what the handler produced: " + e.cause.Error()
-}
-func (e notPublished) Unwrap() error        { return e.cause }
-func (e notPublished) Is(target error) bool { return target == retry.ErrNotPublished }
 
 // producedAfter is how long after the start the broker is asked for the topics to which handlers produce. Apps that
 // start together declare their queues meanwhile.

@@ -85,9 +85,3 @@ func TestATopicThatNoQueueGetsIsNamedAtTheStart(t *testing.T) {
 		assert.False(t, p.looking, "nothing is left to look at")
 	})
 }
-
-func TestAFailureToPublishHasItsCause(t *testing.T) {
-	var err error = notPublished{errors.New("no queue")}
-	assert.ErrorIs(t, err, retry.ErrNotPublished)
-	assert.EqualError(t, err, "cannot publish what the handler produced: no queue")
-}
