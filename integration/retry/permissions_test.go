@@ -106,7 +106,11 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	passive := is(t, passiveDeclares, "yes")
 	for _, verify := range []bool{false, true} {
 		for _, kind := range []string{"configure", "write", "read"} {
-			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans", "nothing"} {
+			objects := []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans"}
+			if kind == "read" {
+				objects = append(objects, "nothing") // of each kind that is the same
+			}
+			for _, object := range objects {
 				t.Run(fmt.Sprintf("verify %t, %s, %s", verify, kind, object), func(t *testing.T) {
 					t.Parallel()
 					a := testapp.NewParts(t, testapp.Schedule(100*time.Millisecond))
@@ -116,16 +120,18 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 					change := func(b *config.Config) { b.Prefix, b.VerifyOnly = a.Name, verify }
 					if verify {
 						p = permissions{"^$", permission("verifies: write", queue, a.Name), permission("verifies: read", queue, a.Name)}
-						if object == "nothing" {
-							assert.ErrorContains(t, p.fails(t, []string{queue}, change), a.Name, "it declares nothing")
-						}
-						a.Declare(queue)
 					}
 					name := strings.NewReplacer("Q", queue, "P", a.Name, "*", "100ms").Replace(object)
 					pattern := map[string]string{"configure": p.configure, "write": p.write, "read": p.read}[kind]
 					if object != "nothing" && !regexp.MustCompile(pattern).MatchString(name) {
 						require.True(t, verify, "the permissions do not include %s", name)
 						return
+					}
+					if verify {
+						if object == "nothing" {
+							assert.ErrorContains(t, p.fails(t, []string{queue}, change), a.Name, "it declares nothing")
+						}
+						a.Declare(queue)
 					}
 					needed := object != "nothing"
 					switch {
