@@ -30,7 +30,9 @@ type Redrive struct {
 	// again. Letters that are not sent do not count. The default is no canary.
 	//
 	// A letter that no handler gets cannot die. So Redrive sends none to a target where the backend shows no consumer for
-	// ten seconds, and stops where it shows none for a minute meanwhile. That time is watched in addition.
+	// ten seconds, and stops where it shows none for a minute meanwhile. That time is watched in addition. Where a backend
+	// shows no consumers, those are missing while nothing takes what is due. Where it does not show that either, Redrive
+	// goes on, with Summary.CanaryUnknown.
 	Canary int
 	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their
 	// first failure to their last, plus 5% and 10 seconds: at most an hour. Redis shows a process that has died as a
@@ -131,12 +133,19 @@ type Summary struct {
 	// Doubtful is how many sends had no confirm. Those letters stay and may be sent again, so each may be a
 	// duplicate.
 	Doubtful int `json:"doubtful"`
+	// CanaryUnknown reports that the backend did not show whether a process consumes the letters of the canary: none
+	// has died again, but it is not known whether they were handled.
+	CanaryUnknown bool `json:"canary_unknown,omitzero"`
 }
 
 // String returns the summary as one line.
 func (s Summary) String() string {
-	return fmt.Sprintf("total=%d done=%d other=%d kept=%d unseen=%d redead=%d doubtful=%d", s.Total, s.Done, s.Other,
+	line := fmt.Sprintf("total=%d done=%d other=%d kept=%d unseen=%d redead=%d doubtful=%d", s.Total, s.Done, s.Other,
 		s.Kept, s.Unseen, s.Redead, s.Doubtful)
+	if s.CanaryUnknown {
+		line += " canary_unknown=true"
+	}
+	return line
 }
 
 // Left estimates how long the rest takes, at the rate so far. It is 0 where nothing is known.

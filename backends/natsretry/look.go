@@ -103,7 +103,8 @@ func (r *reader) returned(ctx context.Context, stream jetstream.Stream, w *opera
 		return err
 	}
 	info := consumer.CachedInfo()
-	w.InFlight, w.Retries = info.NumAckPending, int(info.NumPending)
+	w.InFlight, w.Retries, w.Due = info.NumAckPending, int(info.NumPending), int(info.NumPending)
+	w.MaybeGone = true                          // the server takes a message back when a process asks for another
 	if w.InFlight == 0 || info.NumWaiting > 0 { // a process whose handlers are busy asks for none
 		w.Consumers = &info.NumWaiting
 	}

@@ -46,12 +46,13 @@ func (r *reader) Keys(ctx context.Context) (keys []string, err error) {
 // waitingQuery reads the whole table. A row that was taken and is due in the future has a lease.
 const waitingQuery = `SELECT topic, count(*) FILTER (WHERE dead), count(*) FILTER (WHERE leased),
 		count(*) FILTER (WHERE NOT dead AND NOT leased),
+		count(*) FILTER (WHERE due <= statement_timestamp()),
 		count(*) FILTER (WHERE due < statement_timestamp() - $1::bigint * interval '1 microsecond'),
 		(extract(epoch FROM greatest(min(due) FILTER (WHERE NOT dead AND NOT leased), to_timestamp(0))) * 1000)::bigint
 	FROM (SELECT topic, due, due = ` + never + ` AS dead,
 			due < ` + never + ` AND takes > 0 AND due > statement_timestamp() AS leased
 		FROM %s) rows GROUP BY topic
-	UNION ALL SELECT topic, 0, 0, 0, 0, 0 FROM %s`
+	UNION ALL SELECT topic, 0, 0, 0, 0, 0, 0 FROM %s`
 
 // Waiting implements operate.Looker. A handler that waits for messages has no connection, so consumers are not known.
 func (r *reader) Waiting(ctx context.Context) ([]operate.Waiting, error) {
@@ -69,7 +70,7 @@ func (r *reader) Waiting(ctx context.Context) ([]operate.Waiting, error) {
 		var topic string
 		var one operate.Waiting
 		var due int64
-		err := rows.Scan(&topic, &one.Dead, &one.InFlight, &one.Retries, &one.Overdue, &due)
+		err := rows.Scan(&topic, &one.Dead, &one.InFlight, &one.Retries, &one.Due, &one.Overdue, &due)
 		key, dead := strings.CutPrefix(topic, r.names.Dead(""))
 		key, waits := strings.CutPrefix(key, r.names.Return(""))
 		if err != nil || !dead && !waits {
@@ -80,8 +81,8 @@ func (r *reader) Waiting(ctx context.Context) ([]operate.Waiting, error) {
 			w = &operate.Waiting{Name: key}
 			byKey[key] = w
 		}
-		w.Dead, w.InFlight, w.Retries, w.Overdue = w.Dead+one.Dead, w.InFlight+one.InFlight, w.Retries+one.Retries,
-			w.Overdue+one.Overdue
+		w.Dead, w.InFlight, w.Retries = w.Dead+one.Dead, w.InFlight+one.InFlight, w.Retries+one.Retries
+		w.Due, w.Overdue = w.Due+one.Due, w.Overdue+one.Overdue
 		if due != 0 {
 			w.NextDue = time.UnixMilli(due).UTC()
 		}

@@ -18,19 +18,26 @@ import (
 
 var _ operate.Looker = reader{}
 
-// lookScript returns how many messages of a return topic wait, how many are in flight, how many are due since ARGV[2]
-// milliseconds, and when the first that waits is due: -1 where there is none, or it is behind many in flight.
+// lookScript returns how many messages of a return topic wait, how many are in flight, how many are due, and due since
+// ARGV[2] milliseconds, and when the first that waits is due: -1 where there is none, or it is behind many in flight. A
+// message whose lease has ended waits.
 var lookScript = redis.NewScript(serverNow + `
-local owned = redis.call('HLEN', KEYS[3])
+local leased = 0
+for _, id in ipairs(redis.call('HKEYS', KEYS[3])) do
+	if tonumber(redis.call('ZSCORE', KEYS[1], id) or 0) > now then
+		leased = leased + 1
+	end
+end
 local first = -1
 local some = redis.call('ZRANGE', KEYS[1], 0, 255, 'WITHSCORES')
 for i = 1, #some, 2 do
-	if redis.call('HEXISTS', KEYS[3], some[i]) == 0 then
+	if tonumber(some[i + 1]) <= now or redis.call('HEXISTS', KEYS[3], some[i]) == 0 then
 		first = tonumber(some[i + 1])
 		break
 	end
 end
-return {redis.call('ZCARD', KEYS[1]) - owned, owned, redis.call('ZCOUNT', KEYS[1], '-inf', now - ARGV[2]), first}
+return {redis.call('ZCARD', KEYS[1]) - leased, leased, redis.call('ZCOUNT', KEYS[1], '-inf', now),
+	redis.call('ZCOUNT', KEYS[1], '-inf', now - ARGV[2]), first}
 `)
 
 // Keys implements operate.Looker.
@@ -68,9 +75,9 @@ func (r reader) Waiting(ctx context.Context) ([]operate.Waiting, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.Retries, w.InFlight, w.Overdue = int(counts[0]), int(counts[1]), int(counts[2])
-		if counts[3] >= 0 {
-			w.NextDue = time.UnixMilli(counts[3]).UTC()
+		w.Retries, w.InFlight, w.Due, w.Overdue = int(counts[0]), int(counts[1]), int(counts[2]), int(counts[3])
+		if counts[4] >= 0 {
+			w.NextDue = time.UnixMilli(counts[4]).UTC()
 		}
 		dead, err := r.client.XLen(ctx, r.names.Dead(key)).Result()
 		if err != nil {

@@ -50,12 +50,14 @@ type Waiting struct {
 	Topic    string `json:"topic,omitzero"` // the topic of the dead letters; empty: a tier
 	Retries  int    `json:"retries"`        // wait for their delay, or for a free handler
 	InFlight int    `json:"in_flight"`      // leased to processes
+	Due      int    `json:"-"`              // how many of Retries are due, by the clock of the server
 	Overdue  int    `json:"overdue"`        // how many of Retries are due for longer than OverdueAfter
 	Dead     int    `json:"dead"`
 
 	NextDue    time.Time `json:"next_due,omitzero"`    // when the first of Retries is due
 	OldestDead time.Time `json:"oldest_dead,omitzero"` // when the first dead letter was given up
 	Consumers  *int      `json:"consumers,omitempty"`  // processes that wait for messages; nil: not known
+	MaybeGone  bool      `json:"-"`                    // the leases of InFlight can be those of processes that are gone
 }
 
 // Checked is what a look at a server has found.

@@ -25,13 +25,13 @@ func (r *Run) awaitFirst(ctx context.Context, s Source, target string) error {
 		return nil
 	}
 	for looks := 1; ; looks++ {
-		name := s.Unconsumed(ctx, []string{target})
+		fault, _ := s.Unconsumed(ctx, []string{target})
 		switch {
-		case name == "":
+		case fault == "":
 			r.targets = append(r.targets, target)
 			return nil
 		case looks == firstLooks:
-			return unconsumed(name, "A canary that no handler calls cannot die. Resume or start it, or redrive without a canary")
+			return unconsumed(fault, "A canary that no handler calls cannot die. Resume or start it")
 		}
 		if err := pauses.Sleep(ctx, time.Second); err != nil {
 			return err
@@ -39,7 +39,7 @@ func (r *Run) awaitFirst(ctx context.Context, s Source, target string) error {
 	}
 }
 
-func unconsumed(name, advice string) error {
-	return fmt.Errorf("%s has no consumer: its handler is paused, or its app is down. %s. The letters that were not sent "+
-		"stay", name, advice)
+func unconsumed(fault, advice string) error {
+	return fmt.Errorf("%s: its handler is paused, or its app is down. %s, or redrive without a canary. The letters that "+
+		"were not sent stay", fault, advice)
 }

@@ -59,6 +59,7 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 	r.enter(letters.Watching, r.lives)
 	pause := min(redeadPause, max(wait/4, 10*time.Millisecond))
 	last, alone := time.Now(), time.Time{} // the last look for consumers, and the first of those that have missed one
+	shown := false                         // the last look has shown whether there are consumers
 	for over := false; !over; {
 		if err := pauses.Sleep(ctx, pause); err != nil {
 			return err
@@ -67,7 +68,7 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 			continue
 		}
 		began := time.Now()
-		name := s.Unconsumed(ctx, r.targets)
+		fault, known := s.Unconsumed(ctx, r.targets)
 		if err := r.count(ctx, s, 1); err != nil { // what died before its consumer went away counts
 			return err
 		}
@@ -78,18 +79,19 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 		}
 		missed := began.Sub(last)
 		switch last = began; {
-		case name == "":
-			alone = time.Time{}
+		case fault == "":
+			alone, shown = time.Time{}, known
 			continue
 		case alone.IsZero():
 			alone = began
 		case began.Sub(alone) >= consumerPatience:
-			return unconsumed(name, "So it is not known whether the canary was handled. Resume or start it, and redrive again")
+			return unconsumed(fault, "So it is not known whether the canary was handled. Resume or start it, and redrive again")
 		}
 		r.lives, over = r.lives.Add(missed), false
 		r.enter(letters.Watching, r.lives)
 	}
 	r.lived, r.canary = true, nil
+	r.Change(func(s *letters.Summary) { s.CanaryUnknown = !shown })
 	r.enter(letters.Looking, time.Time{})
 	return nil
 }

@@ -25,9 +25,9 @@ type Source interface {
 	Redead(ctx context.Context, enough int) (int, error)
 	// Settle waits until the removals so far cannot be undone.
 	Settle() error
-	// Unconsumed returns the quoted name of the first target where the backend shows that no process consumes it, else
-	// "".
-	Unconsumed(ctx context.Context, targets []string) (name string)
+	// Unconsumed returns a clause about the first target that no process consumes, such as `"orders" has no consumer`,
+	// else "". known is false where the backend does not show it for each target.
+	Unconsumed(ctx context.Context, targets []string) (fault string, known bool)
 }
 
 // An Item is a letter of a Source. It is either kept, sent or removed.

@@ -188,15 +188,15 @@ func (c *consumed) Redead(context.Context, int) (int, error) {
 	return 1, nil
 }
 
-func (c *consumed) Unconsumed(_ context.Context, targets []string) (name string) {
+func (c *consumed) Unconsumed(_ context.Context, targets []string) (fault string, known bool) {
 	for _, target := range targets {
 		numbers := c.numbers[target]
 		if numbers[0] == 0 {
-			name = cmp.Or(name, target)
+			fault = cmp.Or(fault, target+" has no consumer")
 		}
 		c.numbers[target] = numbers[min(1, len(numbers)-1):]
 	}
-	return name
+	return fault, true
 }
 
 type sent struct {

@@ -129,15 +129,20 @@ func TestEndsAreExplained(t *testing.T) {
 	}
 }
 
-// TestLettersThatCameLaterStay: the number of the confirmation is the limit, and the page explains what is not looked at.
+// TestLettersThatCameLaterStay: the number of the confirmation is the limit, and the page explains what is not looked at,
+// and what is not known of a canary.
 func TestLettersThatCameLaterStay(t *testing.T) {
 	s := setup(t, some(), nil)
 	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
-	s.store.after = func(summary *letters.Summary) { summary.Total, summary.Unseen = summary.Total+3, 3 }
+	s.store.after = func(summary *letters.Summary) {
+		summary.Total, summary.Unseen, summary.CanaryUnknown = summary.Total+3, 3, true
+	}
 	s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
 	text := s.ended(id)
 	assert.Contains(t, text, "3 letters were not looked at, and stay: 7 letters were counted for the confirmation, and no more than that are sent.")
 	assert.Contains(t, text, `max="100" value="100"`)
+	assert.Contains(t, text, "It is not known whether the canary was handled")
+	assert.Contains(t, s.page.Summaries()[0], "canary_unknown=true")
 }
 
 // TestCloseStopsWhatRuns: the process ends with a summary.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -51,7 +52,7 @@ func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letter
 		return letters.Summary{}, cause(ctx, err)
 	}
 	run.Begin(end.Count)
-	found := &source{store: s, run: run, topic: topic, end: end.Position}
+	found := &source{store: s, run: run, topic: topic, end: end.Position, waited: map[string]operate.Waiting{}}
 	err = cause(ctx, run.Pass(ctx, found))
 	return run.Finish(err, found.whole && err == nil)
 }
@@ -65,7 +66,8 @@ type source struct {
 	after string   // position of the last letter that was returned
 	found []Stored // letters that were read, and not yet returned
 	whole bool     // all letters were returned
-	blind bool     // the backend shows no consumers
+
+	waited map[string]operate.Waiting // what waited for each target at the last look, by key
 }
 
 // Next implements redrive.Source. It reads the letters of a second at once, because another reader can take them away
@@ -111,24 +113,32 @@ func (s *source) Redead(ctx context.Context, _ int) (int, error) {
 // Settle implements redrive.Source.
 func (s *source) Settle() error { return nil }
 
-// Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key. One that shows none
-// is not asked again, because some read all that waits.
-func (s *source) Unconsumed(ctx context.Context, targets []string) string {
-	if s.blind {
-		return ""
-	}
+// Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key. There a process shows
+// itself by taking what is due, as letters of a redrive are at once.
+func (s *source) Unconsumed(ctx context.Context, targets []string) (fault string, known bool) {
 	all, err := s.store.looker.Waiting(ctx)
-	s.blind = err == nil
+	if err != nil {
+		return "", false
+	}
+	shown := 0
 	for _, w := range all {
-		if w.Consumers == nil {
+		if !slices.Contains(targets, s.store.topics().Return(w.Name)) {
 			continue
 		}
-		s.blind = false
-		if *w.Consumers == 0 && slices.Contains(targets, s.store.topics().Return(w.Name)) {
-			return strconv.Quote(w.Name)
+		shown++
+		last := s.waited[w.Name]
+		s.waited[w.Name] = w
+		switch {
+		case w.Consumers != nil && *w.Consumers == 0:
+			fault = cmp.Or(fault, strconv.Quote(w.Name)+" has no consumer")
+		case w.Consumers != nil, w.Due == 0, w.Due < last.Due, last.Due > 0 && w.NextDue.After(last.NextDue):
+		case w.InFlight == 0:
+			fault = cmp.Or(fault, "nothing takes what is due for "+strconv.Quote(w.Name))
+		case w.MaybeGone:
+			shown--
 		}
 	}
-	return ""
+	return fault, shown == len(targets)
 }
 
 // item is a letter of a source.

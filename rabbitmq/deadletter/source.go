@@ -156,13 +156,17 @@ func (i *item) Find(context.Context) error {
 }
 
 // Unconsumed implements redrive.Source.
-func (s *source) Unconsumed(_ context.Context, targets []string) string {
+func (s *source) Unconsumed(_ context.Context, targets []string) (fault string, known bool) {
+	known = true
 	for _, target := range targets {
-		if queue, err := inspect(s.look.connection, target); err == nil && queue.Consumers == 0 {
-			return fmt.Sprintf("the queue %q", target)
+		switch queue, err := inspect(s.look.connection, target); {
+		case err != nil:
+			known = false
+		case queue.Consumers == 0:
+			return fmt.Sprintf("the queue %q has no consumer", target), true
 		}
 	}
-	return ""
+	return "", known
 }
 
 // inspect asks for a queue, which must exist.

@@ -60,6 +60,7 @@ func TestOutput(t *testing.T) {
 	back := reported("import", "", letters.Redrive{}, func(r *report) { r.Summary = letters.Summary{Total: 5, Done: 5, Redead: 2, Doubtful: 2} })
 	dry := reported("drain", "tier", letters.Redrive{DryRun: true}, func(r *report) { r.Total, r.Unseen, r.Error = 5, 5, "away" })
 	would := reported("redrive", "orders", letters.Redrive{DryRun: true}, func(r *report) { r.Total, r.Done = 2, 2 })
+	blind := reported("redrive", "orders", letters.Redrive{}, func(r *report) { r.Total, r.Done, r.CanaryUnknown = 2, 2, true })
 	var have strings.Builder
 	for _, row := range []struct {
 		name  string
@@ -69,6 +70,7 @@ func TestOutput(t *testing.T) {
 		{"examined", examined{"v1", "v2", "go1.26", rabbit}}, {"plan", plan{drift, true, "created"}}, {"plan", plan{}},
 		{"pruned", pruned(false, []string{"a\x1b"}, []string{"b\x1b"})}, {"pruned", pruned(true, []string{"c"}, nil)},
 		{"pruned", pruned(false, nil, nil)}, {"report", early}, {"report", full}, {"report", back}, {"report", dry}, {"report", would},
+		{"report", blind},
 	} {
 		have.WriteString("#### " + row.name + "\n" + e.text(row.name, row.value))
 	}
