@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
-// A request that is refused, because the messages are for others, is sent again after a pause.
+// A request that ends before its time, because the messages are for others, is sent again after a pause.
 const (
 	crowdPause        = time.Millisecond
 	longestCrowdPause = 100 * time.Millisecond
@@ -41,7 +41,7 @@ type queue struct {
 
 	// Take is not called twice at a time.
 	next  string // the subject of requests; empty: the consumer must be made
-	crowd int    // requests in a row that the server has refused, because it has others
+	crowd int    // requests in a row that have ended before their time
 }
 
 // Take implements inflight.Queue. It sends one request after the other, until one has brought messages or has failed.
@@ -103,12 +103,13 @@ func (q *queue) heed(ctx context.Context, answer *nats.Msg) error {
 		q.links.answered(ctx)
 	}
 	switch {
-	case status == "408" && description == "Requests Pending", // there are fewer messages than others have asked for
-		status == "409" && (description == "Leadership Change" || description == "Server Shutdown"):
-		_ = pauses.Sleep(ctx, min(crowdPause<<min(q.crowd, 10), longestCrowdPause))
-		q.crowd++
+	case status == "408" && description == "Request Timeout":
+		q.crowd = 0
 		return nil
-	case status == "408", status == "404":
+	case status == "408", status == "404", // there are fewer messages than others have asked for, for instance
+		status == "409" && (description == "Leadership Change" || description == "Server Shutdown"):
+		_ = pauses.Sleep(ctx, pauses.Doubled(crowdPause, int64(q.crowd), longestCrowdPause))
+		q.crowd++
 		return nil
 	case status == "503", status == "409" && description == "Consumer Deleted":
 		q.next = ""

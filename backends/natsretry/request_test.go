@@ -93,6 +93,30 @@ func TestRequestOfASubscriptionThatEnds(t *testing.T) {
 	assert.Zero(t, q.Conn.NumSubscriptions())
 }
 
+// A request that ends before its time, whatever the reason, is sent again after a pause.
+func TestAnswersToARequest(t *testing.T) {
+	t.Parallel()
+	q := (&wire{}).queue(t)
+	heed := func(status, description string) error {
+		return q.heed(t.Context(), &nats.Msg{Header: nats.Header{"Status": {status}, "Description": {description}}})
+	}
+	for i, answer := range [][2]string{
+		{"408", "Requests Pending"}, {"408", "Interest Expired"}, {"404", "No Messages"}, {"409", "Leadership Change"},
+		{"409", "Server Shutdown"},
+	} {
+		require.NoError(t, heed(answer[0], answer[1]))
+		assert.Equal(t, i+1, q.crowd)
+	}
+	require.NoError(t, heed("408", "Request Timeout"))
+	assert.Zero(t, q.crowd, "it has ended in time")
+	require.ErrorContains(t, heed("409", "Exceeded MaxWaiting"), `of "orders": 409 Exceeded MaxWaiting`)
+	for _, answer := range [][2]string{{"409", "Consumer Deleted"}, {"503", ""}} {
+		q.next = "$JS.API.CONSUMER.MSG.NEXT.orders.billing"
+		require.ErrorIs(t, heed(answer[0], answer[1]), errNoConsumer)
+		assert.Empty(t, q.next)
+	}
+}
+
 // A connection that its app has closed ends a request at once, and so does each one after it.
 func TestRequestOfAClosedConnection(t *testing.T) {
 	t.Parallel()
