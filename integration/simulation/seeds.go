@@ -9,5 +9,6 @@ var kept = []struct {
 	{164, "a channel that is closed twice stands: one Close waits in a mutex while the other waits for the broker"},
 	{1487, "a pause in an alarm closes the intake behind what it has written, which is moved twice"},
 	{188, "another client replaces a work queue before it is consumed, and its retries are orphans"},
+	{14359, "a produced message that cannot be published counts no failure while its key is paused"},
 	{8977, "a rule that panics has a line for each message, and the line does not name it"},
 }

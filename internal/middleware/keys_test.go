@@ -158,6 +158,20 @@ func TestAKeyPausesAlone(t *testing.T) {
 	}, observing)
 }
 
+// Parked, the message would come again as if its handler had not been called.
+func TestWhatIsNotPublishedIsAFailureWhileItsKeyIsPaused(t *testing.T) {
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.send("1", nil)
+		b.send("2", nil)
+		b.sicken("7")
+		msg := messageOf(each(b.ctx))
+		msg.Metadata.Set("tenant", "7")
+		require.NoError(t, b.retry.NotPublished(msg, errDown))
+		assert.Equal(t, retry.Retried, b.sent.outcomes()[len(b.sent.outcomes())-1])
+		assert.Equal(t, 1, b.sent.record(t).Failures)
+	}, observing)
+}
+
 // docs/tenants.md has the rule.
 func TestTheHandlerPausesWhereMostKeysFail(t *testing.T) {
 	tenants(t, func(t *testing.T, b *breakered) {

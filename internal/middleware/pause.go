@@ -55,13 +55,13 @@ func (t *TieredRetry) newBreaker(in *delivery, g *gate.Gate) *breaker {
 
 // enter waits while the handler is limited and its subscription does not follow the limit by itself. It returns false
 // where the message is to be given back.
-func (t *TieredRetry) enter(in *delivery) bool {
+func (t *TieredRetry) enter(in *delivery, force bool) bool {
 	limited := in.gate()
 	if t.pauses.Load() {
 		in.breaker = t.breakerOf(in)
 		limited = in.breaker.gate
 	}
-	if limited != nil && limited.Limit() != gate.None && !limited.Attached() && !settled(in.msg) {
+	if limited != nil && limited.Limit() != gate.None && !limited.Attached() && !force && !settled(in.msg) {
 		if in.place = t.wait(in, limited); in.place == nil {
 			return false
 		}

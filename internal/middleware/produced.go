@@ -41,13 +41,14 @@ func (e notPublished) Unwrap() error        { return e.cause }
 func (e notPublished) Is(target error) bool { return target == retry.ErrNotPublished }
 
 // NotPublished retries a message, as it was delivered, whose handler has succeeded, and which was nacked nevertheless.
-// A nil cause is not known.
+// A nil cause is not known. The failure is counted whatever the pauses and the limits of keys are: no call needs them.
 func (t *TieredRetry) NotPublished(msg *message.Message, cause error) error {
 	failure := retry.ErrNotPublished
 	if cause != nil {
 		failure = notPublished{cause}
 	}
-	_, err := t.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
+	msgctx.Lookup(msg).Unproduced = failure
+	_, err := t.Dispatch(nil)(msg)
 	return err
 }
 

@@ -188,11 +188,14 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		growStack() // to read a record needs as much
 		in.readRecord()
 	}
-	var outlived error
-	if in.bound != nil && in.bound.Redelivers && in.uuid != "" {
-		outlived = t.outlived.begin(in)
-	} else if in.own != nil {
-		outlived = in.own.Outlived
+	var failed error // what an earlier call has left
+	switch {
+	case in.own != nil && in.own.Unproduced != nil:
+		failed = in.own.Unproduced
+	case in.bound != nil && in.bound.Redelivers && in.uuid != "":
+		failed = t.outlived.begin(in)
+	case in.own != nil:
+		failed = in.own.Outlived
 	}
 	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
 		t.config.MaxAgeFrom != nil {
@@ -200,18 +203,18 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 			return nil, err
 		}
 	}
-	if !t.enter(in) {
+	if !t.enter(in, failed != nil) {
 		return nil, t.settleUncalled(in, 0)
 	}
-	if done, err := t.admit(in, outlived != nil); done { // of one that is outlived, the failure would be lost
+	if done, err := t.admit(in, failed != nil); done { // the failure would be lost
 		return nil, err
 	}
 	if in.observers != nil {
 		in.began = time.Now()
 		t.begin(in)
 	}
-	if outlived != nil {
-		return nil, t.fail(in, outlived)
+	if failed != nil {
+		return nil, t.fail(in, failed)
 	}
 	if in.own != nil {
 		in.own.Called()

@@ -103,6 +103,9 @@ type Delivery struct {
 	// Outlived is the failure of a call that has outlived the delivery. A retry middleware sets it before the message is
 	// nacked. Where it is set before the handler is called, the message fails with it, and the handler is not called.
 	Outlived error
+	// Unproduced is the failure of a message whose handler has succeeded before: the handler is not called. Nil: there is
+	// none.
+	Unproduced error
 }
 
 // ErrOutlived is the cause of the end of a message's context where the call has taken too long.
