@@ -146,7 +146,7 @@ func ExamplePolicy_Validate() {
 	// Rules[0].Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause
 	// Rules[1].If is nil: use Is, As or a function of (Record, error)
 	// Rules[1].Then: the delay is 0s: it must be more than 0 and at most 87600h0m0s
-	// ExtraTiers: backoff: retry 2: delay -1m0s is too short: want at least 1ms
+	// ExtraTiers: tier 2: delay -1m0s is too short: want at least 1ms
 }
 
 // Alert when a handler holds messages, and measure how long failures last.

@@ -3,6 +3,7 @@ package retry
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -99,6 +100,9 @@ func (p *Policy) longestDelay() (longest time.Duration) {
 	return longest
 }
 
+// asTiers names delays of a schedule that are no retries.
+var asTiers = strings.NewReplacer("backoff: retry ", "tier ", "backoff: retries ", "tiers ", " retries: ", " tiers: ")
+
 // Validate reports all faults, joined. Zero fields have their defaults.
 func (p Policy) Validate() error {
 	var all []error
@@ -108,11 +112,14 @@ func (p Policy) Validate() error {
 	for i, rule := range p.Rules {
 		all = append(all, faults.In(fmt.Sprintf("Rules[%d]", i), rule.validate()))
 	}
+	delaysAreRight := errors.Join(all...) == nil
 	if !(p.Jitter >= 0 && p.Jitter <= 1) { // neither holds for NaN
 		fault("Jitter is %v: it must be from 0 (none) to 1; 0.2 makes a delay of 5s one of 5s to 6s", p.Jitter)
 	}
 	if len(p.ExtraTiers) > 0 {
-		all = append(all, faults.Of("ExtraTiers", backoff.Schedule(p.ExtraTiers).Validate()))
+		if err := backoff.Schedule(p.ExtraTiers).Validate(); err != nil {
+			all = append(all, faults.Of("ExtraTiers", errors.New(asTiers.Replace(err.Error()))))
+		}
 	}
 	if p.MaxAgeFrom != nil && p.MaxAge == 0 {
 		fault("MaxAgeFrom is set, but MaxAge is 0: set both")
@@ -128,7 +135,8 @@ func (p Policy) Validate() error {
 			fault("%s is %v: it must be 0 (the default) or more", d.field, d.value)
 		}
 	}
-	if longest := p.longestDelay(); p.MaxDelay != 0 && (p.MaxDelay < longest || p.MaxDelay > backoff.MaxDelay) {
+	longest := p.longestDelay()
+	if delaysAreRight && p.MaxDelay != 0 && (p.MaxDelay < longest || p.MaxDelay > backoff.MaxDelay) {
 		fault("MaxDelay is %v: it must be 0 (the default), or from %v, the longest delay of Schedule and Rules, to %v",
 			p.MaxDelay, longest, backoff.MaxDelay)
 	}

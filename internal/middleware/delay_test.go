@@ -140,6 +140,9 @@ func TestJitterAndMaxDelayOutOfBoundsAreRefused(t *testing.T) {
 	}
 	require.ErrorContains(t, refused(0, time.Hour, never(retry.Snooze(2*time.Hour))),
 		"MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s")
+	never := retry.Policy{Schedule: backoff.Schedule{2 * backoff.MaxDelay}, MaxDelay: time.Hour}.Validate()
+	require.ErrorContains(t, never, "Schedule: backoff: retry 1: delay 175200h0m0s is too long")
+	require.NotContains(t, never.Error(), "MaxDelay", "no value is right with that schedule")
 	for _, wrong := range []float64{-0.1, 1.01, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		require.ErrorContains(t, refused(wrong, 0), fmt.Sprintf("Jitter is %v: it must be from 0 (none) to 1", wrong))
 	}

@@ -186,7 +186,7 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 		`Rules[11].Then: the dead reason "exhausted" is one of the library or of the broker: use a word of your own`,
 		`Rules[12].Then: the dead reason "delivery_limit" is one of the library or of the broker: use a word of your own`,
 		`Rules[13].If is nil: use Is, As or a function of (Record, error)`,
-		`ExtraTiers: backoff: retry 2: delay 0s is too short: want at least 1ms`,
+		`ExtraTiers: tier 2: delay 0s is too short: want at least 1ms`,
 		`Breaker.Ratio is NaN: it must be more than 0 and at most 1, or 0 for the default`,
 		`Breaker.Least is -1: it must be 0 (the default) or more`,
 		`MaxHold is -1s: it must be 0 (the default) or more`, `MaxAge is -1s: it must be 0 (the default) or more`,

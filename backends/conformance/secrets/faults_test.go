@@ -23,7 +23,7 @@ func TestEachFaultHasItsPath(t *testing.T) {
 	}
 	want := []string{
 		"Schedule: backoff: retry 1", "Schedule: backoff: retry 2", "Rules[0].If", "Rules[0].Then", "Rules[1].If", "Rules[1].Then", "Breaker.Ratio", "Breaker.Least",
-		"ExtraTiers: backoff", "MaxHold",
+		"ExtraTiers: tier 1: ", "MaxHold",
 	}
 	found := 0
 	for name, empty := range configs {
