@@ -75,7 +75,7 @@ func checkOptions(o retry.Options) error {
 		faults = append(faults, fmt.Errorf("Prefetch is %d: only RabbitMQ has it: remove it; Concurrency bounds the "+
 			"messages in flight", o.Prefetch))
 	}
-	if o.CloseTimeout != 0 {
+	if o.CloseTimeout > 0 { // one below 0 is a fault everywhere
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
 			"subscriber decides when messages in flight end", o.CloseTimeout))
 	}
@@ -149,11 +149,15 @@ func (c *connection) subscriber(
 	name, topic string, perTopic bool, given []retry.Options,
 ) (*subscriber, error) {
 	o, err := options.One(given, &c.relay.config.Policy)
-	if err = errors.Join(err, checkOptions(o)); err != nil {
-		return nil, err
-	}
+	err = errors.Join(err, checkOptions(o))
 	if name == "" {
-		return nil, errors.New("the name is empty: give the handler a name; logs and failure records have it")
+		err = errors.Join(err, errors.New("the name is empty: give the handler a name; logs and failure records have it"))
+	}
+	if !perTopic {
+		err = errors.Join(err, c.checkTopic(topic))
+	}
+	if err != nil {
+		return nil, err
 	}
 	o.Group, o.Concurrency = cmp.Or(o.Group, c.relay.config.Group), cmp.Or(o.Concurrency, defaultConcurrency)
 	tiered, err := c.newRetry(*o.Policy)
@@ -178,6 +182,17 @@ func (c *connection) subscriber(
 	}
 	c.subscribers = append(c.subscribers, s)
 	return s, nil
+}
+
+// A topicChecker is a Publisher that knows which topics of an app its backend refuses.
+type topicChecker interface{ CheckTopic(topic string) error }
+
+func (c *connection) checkTopic(topic string) error {
+	err := options.Topic(topic)
+	if checker, can := c.relay.config.Publisher.(topicChecker); can && err == nil {
+		err = checker.CheckTopic(topic)
+	}
+	return err
 }
 
 // Middleware implements retry.Connection.

@@ -346,6 +346,7 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 		c.handle("billing", ignore)
 		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retry.Options{Prefetch: 32, CloseTimeout: time.Minute})
 		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}})
+		c.AddConsumerHandler(c.router, "none", "", ignore, retry.Options{Concurrency: -1, CloseTimeout: -time.Second})
 		c.AddConsumerHandler(c.router, "nil", "orders", nil)
 		c.AddHandler(c.router, "nil too", "orders", "archived", nil)
 		err := c.router.Run(t.Context())
@@ -355,6 +356,13 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 		} {
 			require.ErrorContains(t, err, want)
 		}
+		var ofNone []string
+		for line := range strings.Lines(err.Error()) {
+			if _, fault, is := strings.Cut(line, `handler "none": `); is {
+				ofNone = append(ofNone, fault[:strings.Index(fault, " is ")])
+			}
+		}
+		assert.Equal(t, []string{"Concurrency", "CloseTimeout", "its topic"}, ofNone, "each once, and all at once")
 		other, err := c.Subscriber("other")
 		require.NoError(t, err)
 		_, err = other.Subscribe(t.Context(), "orders")
@@ -362,6 +370,25 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 		assert.Empty(t, topics)
 		require.NoError(t, c.Close())
 	}
+}
+
+// picky is a Publisher of a backend that refuses a topic.
+type picky struct{ message.Publisher }
+
+func (picky) CheckTopic(topic string) error { return fmt.Errorf("topic %q is too long", topic) }
+
+// TestATopicIsRefusedWithTheOtherFaults, and by Subscribe where it is not known before.
+func TestATopicIsRefusedWithTheOtherFaults(t *testing.T) {
+	c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Publisher = picky{c.Publisher} })
+	own, err := c.Subscriber("own")
+	require.NoError(t, err)
+	_, err = own.Subscribe(t.Context(), "")
+	require.EqualError(t, err, `handler "own": its topic is empty: set the name of the topic that the handler reads`)
+	c.AddConsumerHandler(c.router, "billing", "orders", ignore, retry.Options{Concurrency: -1})
+	err = c.router.Run(t.Context())
+	require.ErrorContains(t, err, `handler "billing": Concurrency is -1`)
+	require.ErrorContains(t, err, `handler "billing": topic "orders" is too long`)
+	require.NoError(t, c.Close())
 }
 
 func TestInvalidConfigIsReportedAsAWhole(t *testing.T) {

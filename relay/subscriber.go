@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
@@ -60,6 +61,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	if err := s.c.faults.All(); err != nil {
 		return nil, err
+	}
+	if err := options.Topic(topic); err != nil {
+		return nil, faults.OfHandler(s.name, err)
 	}
 	r := s.c.relay
 	handler, key := s.keyOf(topic)

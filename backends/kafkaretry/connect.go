@@ -64,6 +64,9 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.stock.Publish(topic, messages...)
 }
 
+// CheckTopic refuses the topic of a handler before any handler consumes.
+func (publisher) CheckTopic(topic string) error { return checkTopic(topic) }
+
 func (p publisher) Close() error {
 	p.cluster.close()
 	return p.stock.Close()

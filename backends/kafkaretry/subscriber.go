@@ -42,11 +42,6 @@ type opened struct {
 
 // newSubscriber is relay.Config.NewSubscriber.
 func (c *cluster) newSubscriber(p relay.SubscriberParams) (message.Subscriber, error) {
-	if p.Topic != "" {
-		if err := checkTopic(p.Topic); err != nil {
-			return nil, err
-		}
-	}
 	return &subscriber{cluster: c, params: p}, nil
 }
 

@@ -44,11 +44,6 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	return relay.Connect(relay.Config{
 		Publisher: publisher, Policy: config.Policy, Group: config.Group, Prefix: config.Prefix, DelayedReturns: true,
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-			if p.Topic != "" {
-				if err := checkTopic(p.Topic, true); err != nil {
-					return nil, err
-				}
-			}
 			return &subscriber{config: config, params: p, publisher: publisher, logger: logger}, nil
 		},
 	}, logger)

@@ -18,6 +18,9 @@ type publisher struct {
 	source  *source // the source of a connection; nil: there is none
 }
 
+// CheckTopic refuses the topic of a handler before any handler consumes.
+func (*publisher) CheckTopic(topic string) error { return checkTopic(topic, true) }
+
 // Publish implements message.Publisher. It stops at the first message that cannot be published.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {

@@ -72,6 +72,10 @@ func TestWrongHandlers(t *testing.T) {
 		"group of a queue": {options: retry.Options{Group: "mails"}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
 		"no group, no name": {change: testapp.FanOut,
 			want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
+		"both at once": {options: retry.Options{Concurrency: -1}, topic: "orders.#",
+			want: []string{"Concurrency is -1", "must not contain the words * or #"}},
+		"too long and more": {options: retry.Options{Concurrency: -1}, topic: strings.Repeat("x", 255),
+			want: []string{"Concurrency is -1", "bytes: AMQP allows 255"}},
 		"pattern":        {topic: "orders.#", want: []string{"must not contain the words * or #"}},
 		"name of a tier": {topic: "orders.dead", want: []string{"it has the name of a queue of the retry topology"}},
 		"two topics, a queue": {change: func(c *config.Config) { c.AMQP.Queue.GenerateName = func(string) string { return "queue" } },
@@ -104,6 +108,22 @@ func TestWrongHandlers(t *testing.T) {
 	_, c := testapp.Model(t)
 	_, err := testapp.Connect(t, c).Subscriber("")
 	require.ErrorContains(t, err, "its name is empty")
+}
+
+// TestATopicWithoutANameIsRefused, also where a group gives its queue one, and with the other faults of the handler.
+func TestATopicWithoutANameIsRefused(t *testing.T) {
+	_, c := testapp.Model(t, testapp.FanOut)
+	s := testapp.Connect(t, c)
+	s.AddConsumerHandler(s.Router, "billing", "", process, retry.Options{Group: "mails", Concurrency: -1})
+	s.AddConsumerHandler(s.Router, "mailing", "", process, retry.Options{Group: "mails"})
+	own, err := s.Subscriber("own", retry.Options{Group: "mails"})
+	require.NoError(t, err)
+	err = s.Router.Run(t.Context())
+	const empty = "its topic is empty: set the name of the topic that the handler reads"
+	for _, text := range []string{`handler "billing": Concurrency is -1`, `handler "billing": ` + empty, `handler "mailing": ` + empty} {
+		assert.ErrorContains(t, err, text)
+	}
+	assert.ErrorContains(t, subscribes(t, own, ""), empty)
 }
 
 // TestFaultsOfAllHandlers: Run has the faults of every handler, whichever the router subscribes first, and each line

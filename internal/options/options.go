@@ -32,6 +32,11 @@ func One(given []retry.Options, connection *retry.Policy) (retry.Options, error)
 	}
 }
 
+// Topic refuses a topic without a name. Some backends take it, and an app that has read no setting has it.
+func Topic(topic string) error {
+	return faults.If(topic == "", "its topic is empty: set the name of the topic that the handler reads")
+}
+
 // Relayed returns the faults of a policy on a backend that is not RabbitMQ.
 func Relayed(policy retry.Policy) error {
 	return errors.Join(policy.Validate(), Ungrouped(policy))

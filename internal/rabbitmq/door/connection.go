@@ -124,6 +124,14 @@ func (c *Connection) handlerOf(name, topic string, options []retry.Options) mess
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
+	} else if len(options) < 2 { // its topic can be wrong, too
+		h = &handlerSubscriber{core: c.core, name: name, tiers: middleware.Tiers(c.core.policy, true)}
+		if len(options) == 1 {
+			h.options = options[0]
+		}
+		if _, wrong := h.named(topic); wrong != nil {
+			err = errors.Join(err, faults.OfHandler(name, wrong))
+		}
 	}
 	if err != nil {
 		if !errors.Is(err, retry.ErrClosed) {

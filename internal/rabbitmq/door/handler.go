@@ -180,14 +180,22 @@ func workQueueOf(own app.Config, group, topic string) string {
 	return own.QueueName(topic)
 }
 
-// add makes the tiers of the handler part of the topology of a topic's work queue.
-func (h *handlerSubscriber) add(topic string) error {
-	queue, err := h.QueueOf(topic)
+// named returns the work queue of a topic, or what makes the topic impossible.
+func (h *handlerSubscriber) named(topic string) (queue string, err error) {
+	if err = options.Topic(topic); err == nil {
+		queue, err = h.QueueOf(topic)
+	}
 	if err == nil {
 		group := cmp.Or(h.tierGroup, queue)
 		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.tiers),
 			h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
 	}
+	return queue, err
+}
+
+// add makes the tiers of the handler part of the topology of a topic's work queue.
+func (h *handlerSubscriber) add(topic string) error {
+	queue, err := h.named(topic)
 	if err == nil {
 		err = h.core.queues.add(queue, topic, h.tierGroup, h.tiers, h.order())
 	}
