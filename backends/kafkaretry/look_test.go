@@ -67,3 +67,11 @@ func TestRulesOfKafka(t *testing.T) {
 		t.Run(name, func(t *testing.T) { operatetest.Finds(t, row.look, row.rule, "", row.what) })
 	}
 }
+
+// TestWhatToDoAboutLettersThatStay: the lock is the same for a redrive and a discard, so its error has both.
+func TestWhatToDoAboutLettersThatStay(t *testing.T) {
+	t.Parallel()
+	_, _, err := reader{}.Lock(t.Context(), "retry.dead.billing.orders")
+	assert.ErrorContains(t, err, "To redrive, read the dead-letter topic")
+	assert.ErrorContains(t, err, "To discard, remove all letters below an offset with kafka-delete-records.sh, or lower retention.ms")
+}
