@@ -134,6 +134,7 @@ func lockLost(t *testing.T, f *fixture) {
 	wait.For(t, longer, "the redrive takes longer than the lease")
 	_, err := other.Redrive(noContext, o.queue, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrBusy)
+	require.ErrorContains(t, err, ": wait until that redrive or discard has ended; the lock of one ")
 	lose(f, o.app.Prefix, o.queue)
 	require.ErrorContains(t, wait.For(t, ended, "the redrive ends"), "is lost")
 	_, err = other.Redrive(noContext, o.queue, letters.Redrive{})

@@ -32,7 +32,8 @@ func (r *reader) Lock(ctx context.Context, topic string) (context.Context, func(
 	}
 	l := &lock{bucket: bucket, key: hex.EncodeToString([]byte(topic)), owner: []byte(nuid.Next())}
 	if err := l.take(ctx); errors.Is(err, jetstream.ErrKeyExists) {
-		return nil, nil, fmt.Errorf("topic %q: %w", topic, letters.ErrBusy)
+		return nil, nil, fmt.Errorf("topic %q: %w: wait until that redrive or discard has ended; the lock of one that was "+
+			"killed ends %v later", topic, letters.ErrBusy, r.Lease)
 	} else if err != nil {
 		return nil, nil, err
 	}

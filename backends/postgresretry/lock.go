@@ -38,7 +38,8 @@ func (r *reader) lock(ctx context.Context, topic string) (context.Context, func(
 				FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout'))`,
 		name, fmt.Sprint(lockIdle.Milliseconds())).Scan(&locked, &settings)
 	if err == nil && !locked {
-		err = fmt.Errorf("topic %q: %w", topic, letters.ErrBusy)
+		err = fmt.Errorf("topic %q: %w: wait until that redrive or discard has ended; the lock of one whose host is lost "+
+			"ends %v later", topic, letters.ErrBusy, lockIdle)
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()

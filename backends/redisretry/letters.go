@@ -67,7 +67,9 @@ func (r reader) HasHandler(ctx context.Context, topic string) (bool, error) {
 
 func (r reader) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
 	l := lock{r.server, r.prefix() + ".lock:" + topic, rand.Text()}
-	if err := l.run(ctx, lockScript, fmt.Errorf("topic %q: %w", topic, letters.ErrBusy)); err != nil {
+	busy := fmt.Errorf("topic %q: %w: wait until that redrive or discard has ended; the lock of one that was killed ends "+
+		"%v later", topic, letters.ErrBusy, r.lease)
+	if err := l.run(ctx, lockScript, busy); err != nil {
 		return nil, nil, err
 	}
 	held, release := inflight.Hold(ctx, r.lease, l)

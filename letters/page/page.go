@@ -303,7 +303,8 @@ func explain(err error) string {
 		text string
 	}{
 		{nil, ""},
-		{letters.ErrBusy, "Another redrive or discard runs on this queue. Wait until it has ended."},
+		{letters.ErrBusy, "Another redrive or discard runs on this queue. Wait until it has ended; after a kill, until " +
+			"its lock has."},
 		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at " +
 			"what the letters say now, and repair that first."},
 		{letters.ErrNoQueue, "The queue does not exist."},
