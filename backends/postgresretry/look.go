@@ -155,7 +155,7 @@ func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error)
 		return checked, err
 	}
 	if len(missing) > 0 {
-		checked.Found("functions", strings.Join(missing, ", "), "it is missing, or in a schema that the role may not use",
+		checked.Found("schema", strings.Join(missing, ", "), "missing, or in a schema that the role may not use",
 			"start an app, or execute what postgresretry.Schema returns")
 		return checked, nil
 	}

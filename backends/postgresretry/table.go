@@ -126,13 +126,14 @@ func exists(ctx context.Context, db *sql.DB, quoted string) (exists bool, err er
 // missing returns the tables and functions that cannot be seen.
 func (t table) missing(ctx context.Context, db *sql.DB) (missing []string, err error) {
 	objects := [...]string{t.name, t.handlers(), t.take(), t.ack()}
+	kinds := [len(objects)]string{"table", "table", "function", "function"}
 	var found [len(objects)]bool
 	err = db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL,
 			to_regprocedure($3::text) IS NOT NULL, to_regprocedure($4::text) IS NOT NULL`,
 		objects[0], objects[1], objects[2], objects[3]).Scan(&found[0], &found[1], &found[2], &found[3])
 	for i, object := range objects {
 		if !found[i] {
-			missing = append(missing, object)
+			missing = append(missing, kinds[i]+" "+object)
 		}
 	}
 	return missing, err
@@ -147,7 +148,7 @@ func (t table) make(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return fmt.Errorf("cannot look for the table %s: %w", t.name, err)
 	}
-	if !slices.Contains(missing, t.name) && !slices.Contains(missing, t.handlers()) {
+	if !slices.ContainsFunc(missing, func(object string) bool { return strings.HasPrefix(object, "table ") }) {
 		if err := t.check(ctx, db); err != nil {
 			return err
 		}

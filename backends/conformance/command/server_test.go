@@ -202,7 +202,7 @@ func (o *operator) faults(_, _ []string) {
 		o.url = itself
 		_, err = db.Exec(`DROP FUNCTION retry_messages_ack`)
 		require.NoError(o.t, err)
-		found("functions ")
+		found(`schema function "retry_messages_ack`)
 	case "kafka":
 		admin, err := sarama.NewClusterAdmin([]string{strings.TrimPrefix(o.url, "kafka://")}, sarama.NewConfig())
 		require.NoError(o.t, err)

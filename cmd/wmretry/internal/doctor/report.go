@@ -127,7 +127,7 @@ var ofApps = []rule{{"clock", clocks}, {"health", health}}
 var ofOthers = map[string][]string{
 	"Redis": {"version", "eviction", "memory", "persistence", "consumers"},
 	"NATS":  {"version", "limits", "replicas", "storage", "overlap"},
-	"PostgreSQL": {"version", "persistence", "timeouts", "pooler", "functions", "grants", "dead-rows", "long-transaction",
+	"PostgreSQL": {"version", "persistence", "timeouts", "pooler", "schema", "grants", "dead-rows", "long-transaction",
 		"transaction-id"},
 	"Kafka": {"retention", "insync", "leader", "lag", "acls"},
 }
