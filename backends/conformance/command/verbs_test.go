@@ -153,6 +153,11 @@ func (o *operator) refusals(all, _ []string) {
 	o.letters(64, "redrive", "--canary-wait", "5s")
 	r = o.wmretry(1, "dead", "list", "absent"+o.topic)
 	assert.Contains(o.t, r.stderr, "the queue does not exist")
+	if o.entry.Name == "postgres" {
+		r = o.letters(1, "list", "--table", "no_such")
+		assert.Contains(o.t, r.stderr, `--table is "no_such", and the database of `)
+		assert.Contains(o.t, r.stderr, "has no such table")
+	}
 	help := o.wmretry(0, "--help").stdout + o.wmretry(0, "dead", "list", "--help").stdout
 	for _, only := range []string{"any-limit", "management", "tiers", "topology", "QUEUE"} {
 		assert.NotContains(o.t, help, only, "of RabbitMQ")

@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
@@ -45,7 +46,7 @@ func openRedis(ctx context.Context, o Config) (*Store, error) {
 	first.Host = hosts[0]
 	options, err := redis.ParseURL(first.String())
 	if err != nil {
-		return nil, err
+		return nil, o.misread(err)
 	}
 	options.ClientName = program
 	if o.TLS != nil {
@@ -125,7 +126,7 @@ func openNATS(_ context.Context, o Config) (*Store, error) {
 func openPostgreSQL(ctx context.Context, o Config) (*Store, error) {
 	config, err := pgx.ParseConfig(o.Address.String())
 	if err != nil {
-		return nil, err
+		return nil, o.misread(err)
 	}
 	config.RuntimeParams["application_name"] = program
 	if o.TLS != nil {
@@ -134,13 +135,26 @@ func openPostgreSQL(ctx context.Context, o Config) (*Store, error) {
 		config.TLSConfig, config.Fallbacks = own, nil
 	}
 	db := stdlib.OpenDB(*config)
-	end := func() { _ = db.Close() }
-	if err := db.PingContext(ctx); err != nil {
-		end()
-		return nil, err
-	}
 	store, err := postgresretry.Letters(postgresretry.Config{DB: db, Prefix: o.Prefix, Table: o.Table}, o.Logger)
-	return relayed(store, err, end)
+	if err = ofFlags(err); err == nil {
+		err = db.PingContext(ctx)
+	}
+	if err == nil && o.Table != "" {
+		err = o.findTable(ctx, db)
+	}
+	return relayed(store, err, func() { _ = db.Close() })
+}
+
+// findTable returns an error where a table that a flag names is not there.
+func (c Config) findTable(ctx context.Context, db *sql.DB) (err error) {
+	var there bool
+	quoted := pgx.Identifier(strings.Split(c.Table, ".")).Sanitize()
+	err = db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL`, quoted).Scan(&there)
+	if err == nil && !there {
+		err = advised{fmt.Errorf("--table is %q, and the database of %s has no such table that the user can see: correct "+
+			"the name, or start an app with it first, which makes the table", c.Table, c.Address.Where())}
+	}
+	return err
 }
 
 func openKafka(_ context.Context, o Config) (*Store, error) {

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -45,9 +46,34 @@ type Store struct {
 // connectTimeout is how long a command tries to connect at the start.
 const connectTimeout = 10 * time.Second
 
-// Open connects once, and returns the Store. An error names the backend, and what to do. Not every client ends with a
-// context: a connection that is made too late is closed.
+// Fault is an error of a flag or the address: no server was asked.
+type Fault struct{ error }
+
+// ofFlags returns the error of a Config, with the flags in place of its fields.
+func ofFlags(err error) error {
+	if err == nil {
+		return nil
+	}
+	inner := cmp.Or(errors.Unwrap(err), err)
+	names := strings.NewReplacer("Table is", "--table is", "Prefix is", "--prefix is")
+	return Fault{errors.New(names.Replace(inner.Error()))}
+}
+
+// misread is the error of an address that a client cannot read.
+func (c Config) misread(err error) error {
+	kind := c.Address.Kind
+	return Fault{fmt.Errorf("%s is no address of %s: %s; it must be like %s", c.Address.Where(), kind.Name,
+		strings.TrimPrefix(err.Error(), "redis: "), kind.Example)}
+}
+
+// Open connects once, and returns the Store. An error names the backend, and what to do; that of a flag or the address
+// is a Fault. Not every client ends with a context: a connection that is made too late is closed.
 func Open(ctx context.Context, config Config) (*Store, error) {
+	if config.Address.Kind.Groups {
+		if err := ofFlags(config.topics().Validate()); err != nil {
+			return nil, err
+		}
+	}
 	within, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	type result struct {
@@ -106,8 +132,12 @@ type advised struct{ error }
 // unreachable returns the error of a connection that cannot be made, with what to do.
 func (c Config) unreachable(err error) error {
 	var known advised
-	if errors.As(err, &known) {
+	var fault Fault
+	switch {
+	case errors.As(err, &known):
 		return known.error
+	case errors.As(err, &fault):
+		return fault
 	}
 	var (
 		host    *net.DNSError
@@ -131,6 +161,8 @@ func (c Config) unreachable(err error) error {
 		advice = "the port has no TLS: use that of TLS, or an address without TLS"
 	case has("tls:", "x509:"):
 		advice = "check --ca-file, --cert-file, --key-file and --server-name"
+	case has("SQLSTATE 3D000", "DB index is out of range"):
+		advice = "check the database in the address"
 	case has("WRONGPASS", "NOAUTH", "SQLSTATE 28", "Authorization Violation", "SASL"):
 		advice = "check the user and the password (WMRETRY_URL or --password-file)"
 	}

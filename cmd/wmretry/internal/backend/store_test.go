@@ -70,12 +70,41 @@ func TestUnreachable(t *testing.T) {
 		want    string
 	}{
 		"a stop at the end":     {"redis://a", errors.New("LOADING Redis is loading the dataset in memory."), "in memory; is Redis running there"},
+		"no such database":      {"postgres://a/b", errors.New(`FATAL: database "b" does not exist (SQLSTATE 3D000)`), "; check the database in the address"},
+		"a number too high":     {"redis://a/99", errors.New("ERR DB index is out of range"), "; check the database in the address"},
 		"TLS to a plain server": {"rediss://a", context.DeadlineExceeded, "A server without TLS does not answer a client that has TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, err := Parse(row.address)
 			require.NoError(t, err)
 			assert.ErrorContains(t, Config{Address: address}.unreachable(row.err), row.want)
+		})
+	}
+}
+
+// TestAFaultIsNamedWithoutAServer: no server is asked about what a flag or the address has wrong.
+func TestAFaultIsNamedWithoutAServer(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		address string
+		config  Config
+		want    string
+	}{
+		"a table":    {"postgres://127.0.0.1:1/b", Config{Table: "bad name"}, `--table is "bad name": it must be a name`},
+		"a prefix":   {"kafka://127.0.0.1:1", Config{Prefix: "bad name"}, `--prefix is "bad name": it must have at most 40`},
+		"a database": {"redis://:secret@127.0.0.1:1/foo", Config{}, `redis://127.0.0.1:1/foo is no address of Redis: invalid database number: "foo"; it must be like redis://default@host:6379`},
+		"a setting":  {"postgres://127.0.0.1:1/b?sslmode=never", Config{}, "is no address of PostgreSQL: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, err := Parse(row.address)
+			require.NoError(t, err)
+			row.config.Address = address
+			_, err = Open(t.Context(), row.config)
+			require.ErrorContains(t, err, row.want)
+			assert.NotContains(t, err.Error(), "running there")
+			assert.NotContains(t, err.Error(), "secret")
+			var fault Fault
+			assert.ErrorAs(t, err, &fault)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -53,13 +54,23 @@ func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) err
 	if err != nil {
 		return err
 	}
-	store, err := backend.Open(ctx, config)
+	store, err := open(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Close() }()
 	e.where = config.Address.Where()
 	return use(store)
+}
+
+// open opens the Store. A fault of a flag or the address ends the command as other misuse does.
+func open(ctx context.Context, config backend.Config) (*backend.Store, error) {
+	store, err := backend.Open(ctx, config)
+	var fault backend.Fault
+	if errors.As(err, &fault) {
+		err = exit(codeUsage, fault)
+	}
+	return store, err
 }
 
 // withRabbitMQ is withStore for commands that only RabbitMQ has.

@@ -70,7 +70,7 @@ func (e *env) waiting(ctx context.Context, store *backend.Store, names []string)
 func (e *env) waitingTable(all []operate.Waiting) string {
 	if len(all) == 0 {
 		return "No consumer group with the prefix " + safe(e.prefix()) + " has subscribed, or has dead letters. Another " +
-			"prefix: --prefix"
+			"prefix: --prefix" + only(e.kind.Name == "PostgreSQL", "; another table: --table")
 	}
 	t := e.table("GROUP.TOPIC", ">WAITING", ">OVERDUE", "NEXT DUE", ">IN FLIGHT", ">CONSUMERS", ">DEAD", "OLDEST DEAD")
 	for _, w := range all {

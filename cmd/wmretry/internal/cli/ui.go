@@ -95,7 +95,7 @@ func (e *env) pageOver(
 		if pages[name] != nil {
 			return nil, end, usage("%s names %s twice", of, safe(name))
 		}
-		store, err := backend.Open(ctx, from)
+		store, err := open(ctx, from)
 		if err != nil {
 			return nil, end, err
 		}

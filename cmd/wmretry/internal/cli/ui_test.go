@@ -322,6 +322,8 @@ func TestTheCommandThatIsMeant(t *testing.T) {
 		"order status orders --wait soon":                `--wait is "soon": it must be a duration`,
 		`dead show orders a --redact a"b`:                `--redact is "a\"b": it must be a list with commas between its values`,
 		"dead redrive orders --canary-wait 2d":           "--canary-wait is 48h0m0s: it needs --canary",
+		"status --url redis://127.0.0.1:1/foo":           `invalid database number: "foo"`,
+		"ui --url redis://127.0.0.1:1 --prefix b/d":      `--prefix is "b/d": it must have at most 40 characters`,
 		"topology plan --partitions 9999999999999999999": `--partitions is "9999999999999999999": it must be a whole number`,
 	} {
 		var stderr bytes.Buffer
