@@ -78,6 +78,13 @@ func (l *ledger) replacedAgain() {
 	l.again = append(l.again, time.Now())
 }
 
+// isReplaced reports whether a work queue was replaced before it was consumed.
+func (l *ledger) isReplaced() bool {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return len(l.again) > 0
+}
+
 // confirmsNot notes that the broker does not confirm what is moved to partitions, for so long.
 func (l *ledger) confirmsNot(lasts time.Duration) {
 	l.faults.Lock()
