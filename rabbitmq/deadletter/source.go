@@ -160,6 +160,7 @@ func (s *source) Unconsumed(_ context.Context, targets []string) (fault string, 
 	known = true
 	for _, target := range targets {
 		switch queue, err := inspect(s.look.connection, target); {
+		case refusal.IsCode(err, amqp091.NotFound): // no letter was sent there
 		case err != nil:
 			known = false
 		case queue.Consumers == 0:
