@@ -124,7 +124,7 @@ func TestPostgresTables(t *testing.T) {
 	config := p.config()
 	config.Table, config.DB = "app.retries", limited.open()
 	_, err := postgresretry.Connect(config, nil)
-	require.ErrorContains(t, err, `missing, "app"."retries", "app"."retries_handlers", "app"."retries_take"(`)
+	require.ErrorContains(t, err, `missing, table "app"."retries", table "app"."retries_handlers", function "app"."retries_take"(`)
 	require.ErrorContains(t, err, "execute postgresretry.Schema as a user who may")
 	schema := postgresretry.Schema("app.retries")
 	tables, _, found := strings.Cut(schema, "CREATE OR REPLACE FUNCTION")
@@ -135,8 +135,8 @@ func TestPostgresTables(t *testing.T) {
 		`; GRANT SELECT, INSERT ON TABLE "app"."retries_handlers" TO `+role)
 	p.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA app TO ` + role)
 	_, err = postgresretry.Connect(config, nil)
-	require.ErrorContains(t, err, `missing, "app"."retries_take"(text[], integer[], bigint[], bigint), `+
-		`"app"."retries_ack"(bigint[], text[]): execute postgresretry.Schema as a user who may, `)
+	require.ErrorContains(t, err, `missing, function "app"."retries_take"(text[], integer[], bigint[], bigint), `+
+		`function "app"."retries_ack"(bigint[], text[]): execute postgresretry.Schema as a user who may, `)
 	require.ErrorContains(t, err, "permission denied for schema app")
 	p.exec(schema)
 	retries, err := postgresretry.Connect(config, nil)
