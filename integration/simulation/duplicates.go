@@ -188,7 +188,7 @@ func (m *letter) before(record retry.Record) (calls int) {
 // but the dead letter is. Until that is published, the message is held, and goes back with its partition: "A message
 // that is held after its call does not delay this." What was moved twice comes again behind all others. Each mover that
 // ends before it knows is followed by one that moves it again: docs/guarantees.md has "when the confirm of a copy is
-// lost or late, and the copy is published again".
+// lost or late, and the copy is published again". A loss right after a move repeats it, too, beside the call.
 func (l *ledger) rewound(m *letter) {
 	ends := l.ends(m)
 	if ends == 0 || m.redriven > 0 || l.plan.copies() > 1 && len(l.plan.faults) > 1 {
@@ -200,7 +200,8 @@ func (l *ledger) rewound(m *letter) {
 			whole.settled = f.until()
 		}
 	}
-	losses, moved := l.lossesOf([]*flight{whole}), l.movedAgainOf([]*flight{whole})
+	moving := &flight{from: m.published, settled: m.flights[0].from}
+	losses, moved := l.lossesOf([]*flight{whole}), l.movedAgainOf([]*flight{whole})+l.lossesOf([]*flight{moving})
 	if ends >= (1+moved)<<min(losses, 8) {
 		l.violate(m.id, "%s is called again after its end, which no fault explains: %d ends, %d losses, moved again %d times",
 			m.id, ends, losses, moved)
