@@ -175,7 +175,7 @@ func (w *world) tenantsGoOn(queue string, limited map[string]bool) {
 		if due == nil || limits {
 			l.stood[of] = time.Now()
 		}
-		if since := time.Since(latest(calm, l.stood[of], l.lastOf[of])); since > tenantStands {
+		if since := time.Since(latest(calm, l.began, l.stood[of], l.lastOf[of])); since > tenantStands {
 			l.stood[of] = time.Now()
 			l.violate(due.id, "no message of %s has a call for %v while %s is due, limited %v", key, since, due.id, limited)
 		}
@@ -183,7 +183,7 @@ func (w *world) tenantsGoOn(queue string, limited map[string]bool) {
 	if waits == nil {
 		l.stood[queue] = time.Now()
 	}
-	if since := time.Since(latest(calm, l.stood[queue], l.lastCall[queue])); since > tenantStands {
+	if since := time.Since(latest(calm, l.began, l.stood[queue], l.lastCall[queue])); since > tenantStands {
 		l.stood[queue] = time.Now()
 		l.violate(waits.id, "%s has no call for %v while %s is due, though it may wait, limited %v", queue, since, waits.id,
 			limited)
