@@ -241,3 +241,49 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		assert.Equal(t, 1, tier.closed)
 	})
 }
+
+// hanging is a subscriber of a tier that waits for its backend, from a subscription on.
+type hanging struct {
+	scripted
+	from int
+}
+
+func (h *hanging) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := h.scripted.Subscribe(ctx, topic)
+	if h.subscriptions() < h.from {
+		return in, err
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestCloseEndsASubscriptionThatBegins: the backend may not answer for minutes.
+func TestCloseEndsASubscriptionThatBegins(t *testing.T) {
+	for name, from := range map[string]int{"the first": 1, "a further one": 2} {
+		bubble(t, name, func(t *testing.T) {
+			tier := &hanging{from: from}
+			a := newApp(t, backoff.Schedule{time.Second}, forTiers(func(message.Subscriber) (message.Subscriber, error) {
+				return tier, nil
+			}))
+			s, err := a.Subscriber("billing") // a router whose Run fails leaves a goroutine
+			require.NoError(t, err)
+			subscribed := make(chan error, 1)
+			go func() {
+				_, err := s.Subscribe(context.Background(), "orders")
+				subscribed <- err
+			}()
+			synctest.Wait()
+			if from > 1 {
+				require.NoError(t, <-subscribed)
+				close(tier.cut)
+			}
+			time.Sleep(time.Second)
+			require.Equal(t, from, tier.subscriptions())
+			require.NoError(t, a.Close())
+			if from == 1 {
+				require.ErrorIs(t, <-subscribed, context.Canceled)
+			}
+			require.NoError(t, a.pubSub.Close())
+		})
+	}
+}

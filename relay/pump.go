@@ -109,16 +109,19 @@ func newPump(r *relay, tier tierTopic, subscriber message.Subscriber) *pump {
 	}
 }
 
-// subscribe uses a context of its own: if a subscription ends before its last acknowledgement is sent, that message
-// comes twice.
-func (p *pump) subscribe() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	in, err := p.subscriber.Subscribe(p.health.Report(ctx, p.topic), p.topic)
-	if err != nil {
+// subscribe ends early with ctx. The subscription then has a context of its own: if it ends before its last
+// acknowledgement is sent, that message comes twice.
+func (p *pump) subscribe(ctx context.Context) error {
+	own, cancel := context.WithCancel(context.Background())
+	detach := context.AfterFunc(ctx, cancel)
+	in, err := p.subscriber.Subscribe(p.health.Report(own, p.topic), p.topic)
+	if ended := !detach(); err != nil {
 		cancel()
 		return err
+	} else if p.in, p.cancel = in, cancel; ended {
+		p.unsubscribe()
+		return context.Cause(ctx)
 	}
-	p.in, p.cancel = in, cancel
 	return nil
 }
 
@@ -146,10 +149,13 @@ func (p *pump) run(ctx context.Context) {
 				p.health.Failed(errEnded)
 			}
 			p.failures++
-			err := p.subscribe()
+			err := p.subscribe(ctx)
 			if err == nil {
 				p.health.Consumes()
 				break
+			}
+			if ctx.Err() != nil {
+				return
 			}
 			p.health.Failed(err)
 			p.relay.logger.Error("Cannot subscribe a tier, trying again", err, p.fields())

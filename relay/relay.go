@@ -45,6 +45,9 @@ type relay struct {
 	users       int                           // subscriptions of handlers that have not ended
 	pumps       *pumps                        // nil before the first user
 	closed      bool
+
+	ending context.Context // ends when Close begins
+	end    context.CancelFunc
 }
 
 func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
@@ -56,6 +59,7 @@ func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
 		config: config, topics: config.topics(), logger: logger, lock: make(chan struct{}, 1),
 		subscribers: map[string]message.Subscriber{},
 	}
+	r.ending, r.end = context.WithCancel(context.Background())
 	r.tiers.Store(newTierSet(config, middleware.Tiers(config.Policy, false)))
 	r.source = &backend.Source{
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", cmp.Or(config.Prefix, "retry")),
@@ -79,7 +83,7 @@ func (r *relay) use(ctx context.Context) error {
 		return errClosed
 	}
 	if r.users == 0 {
-		if err := r.start(); err != nil {
+		if err := r.start(ctx); err != nil {
 			return err
 		}
 	}
@@ -93,14 +97,14 @@ func (r *relay) use(ctx context.Context) error {
 	return nil
 }
 
-// start subscribes all tiers, or none if one fails.
-func (r *relay) start() error {
+// start subscribes all tiers, or none if one fails or ctx ends.
+func (r *relay) start(ctx context.Context) error {
 	if r.pumps != nil {
 		r.pumps.wait() // a stopped pump may still be publishing
 	}
 	var started []*pump
 	for _, tier := range r.tiers.Load().all {
-		if err := r.subscribe(&started, tier); err != nil {
+		if err := r.subscribe(ctx, &started, tier); err != nil {
 			abandon(started)
 			return err
 		}
@@ -113,11 +117,11 @@ func (r *relay) start() error {
 }
 
 // subscribe subscribes a tier and adds its pump, which does not run yet.
-func (r *relay) subscribe(started *[]*pump, tier tierTopic) error {
+func (r *relay) subscribe(ctx context.Context, started *[]*pump, tier tierTopic) error {
 	subscriber, err := r.subscriber(tier)
 	if err == nil {
 		p := newPump(r, tier, subscriber)
-		if err = p.subscribe(); err == nil {
+		if err = p.subscribe(ctx); err == nil {
 			*started = append(*started, p)
 			return nil
 		}
@@ -150,6 +154,7 @@ func (r *relay) waiting(context.Context) (all []backend.Waiting, err error) {
 // Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers. A message that fails
 // after it waits on its tier until a new process subscribes to it.
 func (r *relay) Close() error {
+	r.end()
 	defer r.locked()()
 	r.closed = true
 	if r.pumps != nil {

@@ -77,7 +77,7 @@ func (r *relay) addTiers(policy retry.Policy) error {
 		if _, known := old.byTier[tier.tier]; known || r.users == 0 {
 			continue
 		}
-		if err := r.subscribe(&started, tier); err != nil {
+		if err := r.subscribe(r.ending, &started, tier); err != nil {
 			abandon(started)
 			return err
 		}
