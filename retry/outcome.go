@@ -53,7 +53,7 @@ const (
 	DeadReasonPermanent DeadReason = "permanent" // its handler returned a backoff.Permanent error
 	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be when its wait is over
 	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
-	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
+	DeadReasonTooLarge  DeadReason = "too_large" // it, or its headers, are too large for a tier
 	// the publisher refuses its copy, for example because the app's marshaler cannot write it
 	DeadReasonRefused DeadReason = "refused"
 	DeadReasonNoTier  DeadReason = "no_tier" // every tier refuses its copy, for example because all are full

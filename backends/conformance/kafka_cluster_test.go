@@ -122,6 +122,7 @@ func (k *kafkaApp) send(msg *sarama.ProducerMessage) {
 	config := sarama.NewConfig()
 	config.Producer.Return.Successes, config.Producer.RequiredAcks = true, sarama.WaitForAll
 	config.Producer.Partitioner = sarama.NewManualPartitioner
+	config.Producer.MaxMessageBytes = 100 << 20
 	producer, err := sarama.NewSyncProducer(k.brokers, config)
 	require.NoError(k.t, err)
 	defer func() { require.NoError(k.t, producer.Close()) }()

@@ -131,7 +131,7 @@ func (k *kafkaApp) describe(topic string) *sarama.TopicMetadata {
 	return found[0]
 }
 
-// limit sets how large a message of a topic may be. 1: the topic takes none.
+// limit sets how large a message of a topic may be. A copy has more than 300 bytes, an order of the tests less.
 func (k *kafkaApp) limit(topic string, bytes int) {
 	k.t.Helper()
 	size := strconv.Itoa(bytes)
@@ -302,7 +302,9 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 			handle("ship", k.orders, shipping.failing(1), retry.Options{Group: "shipping"}).run()
 	}
 	app := start()
-	k.limit(k.back(), 1)
+	for _, topic := range []string{k.orders, k.back()} { // that of the retries must not be the smaller one
+		k.limit(topic, 300)
+	}
 	app.publish(ids(messages)...)
 	billing.await(t, messages, 0)
 	shipping.await(t, messages, 1)
@@ -352,10 +354,10 @@ func TestKafkaShutdown(t *testing.T) {
 	assert.Zero(t, seen.duplicates())
 }
 
-// TestKafkaRetention: a topic that would lose messages is an error of Run.
-func TestKafkaRetention(t *testing.T) {
+// TestKafkaSettings: a topic that would lose messages, or not take all, is an error of Run.
+func TestKafkaSettings(t *testing.T) {
 	t.Parallel()
-	const tier, back = ".1h", ".return.billing."
+	const tier, back, dead = ".1h", ".return.billing.", ".dead.billing."
 	for _, test := range []struct{ name, topic, setting, value, err string }{
 		{"short tier", tier, "retention.ms", "1800000", `.1h": its retention.ms is 1800000`},
 		{"as long as the delay", tier, "retention.ms", "3600000", `retention.ms is 3600000`},
@@ -364,13 +366,19 @@ func TestKafkaRetention(t *testing.T) {
 		{"unlimited", tier, "retention.ms", "-1", ""},
 		{"compacted", tier, "cleanup.policy", "compact", "cleanup.policy"},
 		{"bytes", tier, "retention.bytes", "1000000", ""},
+		{"tier for smaller messages", tier, "max.message.bytes", "1000000", `.1h": its max.message.bytes is 1000000`},
+		{"smaller return topic", back, "max.message.bytes", "1000000", `max.message.bytes=1114124`},
+		{"smaller dead-letter topic", dead, "max.message.bytes", "1000000", `max.message.bytes=1114124`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			k := startKafka(t, 1)
 			topic := k.name + test.topic
-			if test.topic == back {
+			switch test.topic {
+			case back:
 				topic = k.back()
+			case dead:
+				topic = k.dead()
 			}
 			k.make(topic, 1, test.setting, test.value)
 			app := k.app(time.Second, time.Hour).handle("bill", k.orders, nothing)

@@ -101,6 +101,41 @@ func (c Config) producer() *sarama.Config {
 	return own
 }
 
+// copies is producer for copies. A topic of the retries that the producer makes would have the cluster's retention.
+func (c Config) copies() *sarama.Config {
+	own := c.producer()
+	own.Metadata.AllowAutoTopicCreation = false
+	return own
+}
+
+// largestCopy is the limit of a client for copies that are published alone. A request has room for its other fields.
+const largestCopy = 100<<20 - 64<<10
+
+// alone is copies with one message in each request, and without the limit of the app for its own messages: only the
+// broker decides which message does not fit.
+func (c Config) alone() *sarama.Config {
+	own := c.copies()
+	own.Producer.MaxMessageBytes = largestCopy
+	flush := &own.Producer.Flush
+	flush.MaxMessages, flush.Messages, flush.Bytes, flush.Frequency = 1, 0, 0, 0
+	return own
+}
+
+// asks is consumer for what asks the cluster. A cluster that answers does so much earlier.
+func (c Config) asks() *sarama.Config {
+	own := c.consumer()
+	own.Metadata.AllowAutoTopicCreation = false
+	for _, timeout := range []*time.Duration{
+		&own.Net.DialTimeout, &own.Net.ReadTimeout, &own.Net.WriteTimeout, &own.Admin.Timeout,
+	} {
+		*timeout = min(*timeout, looksTimeout)
+	}
+	if own.Metadata.Timeout == 0 {
+		own.Metadata.Timeout = looksTimeout
+	}
+	return own
+}
+
 // The times of consumer groups.
 const (
 	// sessionTimeout is how long the partitions of a process that was killed have no reader. It is the shortest that a
@@ -146,6 +181,7 @@ func (c Config) consumer() *sarama.Config {
 func (c Config) tier() *sarama.Config {
 	own := c.consumer()
 	own.Consumer.Offsets.AutoCommit.Enable = true
+	own.Metadata.AllowAutoTopicCreation = false
 	own.Consumer.Group.Rebalance.Strategy = nil // deprecated; sarama prefers it
 	own.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
 	return own

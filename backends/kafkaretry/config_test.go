@@ -53,6 +53,10 @@ func TestSettingsThatPreventLosses(t *testing.T) {
 		assert.Equal(t, sarama.OffsetOldest, consumer.Consumer.Offsets.Initial, name)
 		assert.True(t, consumer.Consumer.Return.Errors, name)
 		assert.Equal(t, time.Second, consumer.Consumer.Group.Heartbeat.Interval, name)
+		for _, own := range []*sarama.Config{c.copies(), c.alone(), c.tier(), c.asks()} {
+			assert.False(t, own.Metadata.AllowAutoTopicCreation, "such a topic would have the cluster's retention")
+			require.NoError(t, own.Validate())
+		}
 		assert.Less(t, consumer.Consumer.Group.Rebalance.Timeout, consumer.Net.ReadTimeout, "else sarama gives up a join")
 		if client == nil {
 			assert.Equal(t, 6*time.Second, consumer.Consumer.Group.Session.Timeout)
@@ -88,12 +92,13 @@ func TestSettingsOfTiers(t *testing.T) {
 // TestNamesThatKafkaRefuses are refused when a handler is added, and by each publish.
 func TestNamesThatKafkaRefuses(t *testing.T) {
 	t.Parallel()
-	c := newCluster(valid(), nil)
+	c, copies := newCluster(valid(), nil), &copies{}
 	for _, topic := range []string{"orders", "a.b_c-D9", strings.Repeat("o", 249)} {
-		require.NoError(t, publisher{}.CheckTopic(topic))
+		require.NoError(t, copies.CheckTopic(topic))
 	}
 	for _, topic := range []string{".", "..", "a/b", "a b", "ä", "a\x00", strings.Repeat("o", 250)} {
-		require.ErrorContains(t, publisher{}.CheckTopic(topic), "Kafka refuses the topic name", topic)
+		require.ErrorContains(t, copies.CheckTopic(topic), "Kafka refuses the topic name", topic)
+		require.ErrorContains(t, copies.Publish(topic), "Kafka refuses the topic name", topic)
 		require.ErrorContains(t, publisher{}.Publish(topic), "Kafka refuses the topic name", topic)
 		_, err := (&subscriber{cluster: c}).Subscribe(t.Context(), topic)
 		require.ErrorContains(t, err, "Kafka refuses the topic name", topic)
@@ -108,10 +113,12 @@ func TestTopicsStayLongerThanTheLongestDelay(t *testing.T) {
 	c.Policy.ExtraTiers = []time.Duration{2 * time.Hour}
 	c.RetiredSchedule = backoff.Schedule{10 * 24 * time.Hour}
 	longest := newCluster(c, nil).longest
+	assert.NotContains(t, deadTopic(0).ConfigEntries, "max.message.bytes", "the cluster's own")
+	assert.Equal(t, "1065536", *deadTopic(1_000_000).ConfigEntries["max.message.bytes"])
 	assert.Equal(t, 10*24*time.Hour, longest)
-	assert.Equal(t, "1468800000", *waitingTopic(1, longest).ConfigEntries["retention.ms"])
-	assert.Equal(t, "-1", *deadTopic().ConfigEntries["retention.ms"])
-	for _, detail := range []*sarama.TopicDetail{waitingTopic(1, longest), deadTopic()} {
+	assert.Equal(t, "1468800000", *waitingTopic(1, longest, 0).ConfigEntries["retention.ms"])
+	assert.Equal(t, "-1", *deadTopic(0).ConfigEntries["retention.ms"])
+	for _, detail := range []*sarama.TopicDetail{waitingTopic(1, longest, 0), deadTopic(0)} {
 		assert.EqualValues(t, clusterDefault, detail.ReplicationFactor)
 		assert.Equal(t, "-1", *detail.ConfigEntries["retention.bytes"])
 		assert.Equal(t, "delete", *detail.ConfigEntries["cleanup.policy"])

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
@@ -17,10 +15,10 @@ import (
 // Connect returns a connection to Kafka, or an error that joins all faults of the configuration, or the reason why it
 // cannot connect. A nil logger logs nothing. Package relay says what the methods of the connection do.
 //
-// Connect opens one client for all publishes and one that looks at topics and makes them. Each handler has two clients
-// of watermill-kafka, one for its topic and one for its return topic, and each tier has one. An idle one fetches twice
-// and sends one heartbeat a second. A handler takes about 70 goroutines and half a MiB, and 100 handlers start in about
-// two seconds.
+// Connect opens one client for publishes of the app, one for copies, and one that looks at topics and makes them. Each
+// handler has two clients of watermill-kafka, one for its topic and one for its return topic, and each tier has one. An
+// idle one fetches twice and sends one heartbeat a second. A handler takes about 70 goroutines and half a MiB, and 100
+// handlers start in about two seconds. Where brokers do not answer, Close cuts its connections after about 20 seconds.
 //
 // Run of the router returns an error, before it consumes, for topics of AddConsumerHandler and AddHandler whose names
 // Kafka refuses. It returns an error when it subscribes a tier or a handler whose topics cannot be made, or do not keep
@@ -32,48 +30,26 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	stock, err := kafka.NewPublisher(kafka.PublisherConfig{
-		Brokers: config.Brokers, OverwriteSaramaConfig: config.producer(),
-	}, logger)
-	if err != nil {
-		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", config.Brokers, err)
-	}
 	cluster := newCluster(config, logger)
+	app, err := cluster.newPublisher(config.producer())
+	if err != nil {
+		return nil, err
+	}
+	stock, err := cluster.newPublisher(config.copies())
+	if err != nil {
+		return nil, errors.Join(err, app.Close())
+	}
+	copies := &copies{cluster: cluster, stock: stock}
 	connection, err := relay.Connect(relay.Config{
-		Publisher: publisher{stock, cluster}, Policy: config.Policy, RetiredSchedule: config.RetiredSchedule,
-		NewSubscriber: cluster.newSubscriber, Group: config.Group, Prefix: config.Prefix,
+		Publisher: copies, AppPublisher: publisher{app, cluster}, Policy: config.Policy,
+		RetiredSchedule: config.RetiredSchedule, NewSubscriber: cluster.newSubscriber, Group: config.Group,
+		Prefix: config.Prefix,
 	}, logger)
 	if err != nil {
-		return nil, errors.Join(err, stock.Close())
+		return nil, errors.Join(err, app.Close(), stock.Close())
 	}
 	return connection, nil
 }
-
-// publisher is that of the app's messages and of copies. Its Close ends what the subscribers share, too: the
-// connection closes it last.
-type publisher struct {
-	stock   *kafka.Publisher
-	cluster *cluster
-}
-
-// Publish implements message.Publisher. It returns nil after all in-sync replicas have the messages.
-func (p publisher) Publish(topic string, messages ...*message.Message) error {
-	if err := checkTopic(topic); err != nil {
-		return err
-	}
-	return p.stock.Publish(topic, messages...)
-}
-
-// CheckTopic refuses the topic of a handler before any handler consumes.
-func (publisher) CheckTopic(topic string) error { return checkTopic(topic) }
-
-func (p publisher) Close() error {
-	p.cluster.close()
-	return p.stock.Close()
-}
-
-// String is the name in logs and metrics.
-func (publisher) String() string { return "kafka.Publisher" }
 
 // checkTopic refuses the names that Kafka refuses.
 func checkTopic(topic string) error {

@@ -32,8 +32,10 @@
 // a tier that are not of this library.
 //
 // A tier or return topic whose retention.ms is not longer than the longest delay is an error of the router's Run. So is
-// one that is compacted, because copies have no key. Where the cluster refuses to show the settings, that is a warning
-// in the log.
+// one that is compacted, because copies have no key, and a topic of the retries whose max.message.bytes is smaller than
+// that of the app's topic, for a tier than that of any topic of the process. Where the cluster refuses to show the
+// settings, that is a warning in the log. A topic of the retries that is deleted while processes run is made again.
+// What was there is lost.
 //
 // Five seconds after messages of tiers and return topics are settled, they are deleted, in whole segments of Kafka's
 // files. So let no other consumer group depend on topics that begin with the Prefix. Without the permission to delete
@@ -53,9 +55,9 @@
 // # Consumer groups
 //
 // Each topic has a consumer group of its own, "<Group>.<topic>": a process that joins or leaves stops only the handlers
-// of its topics. The groups of tiers are "retry-relay.<topic>". Operators see these names. An app that has used
-// watermill-kafka with the consumer group "billing" begins with the oldest message of each topic, because the group
-// "billing.orders" is new. Copy the offsets of each topic before the first start, while no process runs:
+// of its topics. The groups of tiers are "retry-relay.<topic>". Operators see these names. An app that has used watermill-kafka with the consumer
+// group "billing" begins with the oldest message of each topic, because the group "billing.orders" is new. Copy the
+// offsets of each topic before the first start, while no process runs:
 //
 //	kafka-consumer-groups.sh --bootstrap-server kafka-1:9092 --group billing --topic orders \
 //	  --reset-offsets --to-current --export --dry-run > offsets.csv
@@ -84,7 +86,7 @@
 //
 //	# each topic that a handler reads; Write where the app publishes to it
 //	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
-//	  --operation Read --operation Write --topic orders
+//	  --operation Read --operation Write --operation DescribeConfigs --topic orders
 //	# tiers, return topics and dead letters. Create: not where they were made beforehand
 //	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
 //	  --operation Create --operation Read --operation Write --operation Delete --operation DescribeConfigs \
@@ -105,9 +107,10 @@
 // the same time can lose what they have not written.
 //
 // What another producer has aborted in a transaction is not delivered, and what is behind an open transaction waits
-// for its end. A message needs room for its failure record, about a kilobyte: let max.message.bytes of the topics, and
-// Producer.MaxMessageBytes of the client, be larger than the largest message by that. sarama reads new partitions of a
-// topic after Metadata.RefreshFrequency, 10 minutes by default. It has the classic protocol of consumer groups only,
+// for its end. A copy needs room for its failure record, about a kilobyte. A topic of the retries is made with the
+// max.message.bytes of the app's topic and 64 KiB more, and Producer.MaxMessageBytes of the client does not limit
+// copies. What does not fit on a tier is a dead letter at once. sarama reads new partitions of a topic after
+// Metadata.RefreshFrequency, 10 minutes by default. It has the classic protocol of consumer groups only,
 // not KIP-848. The cooperative strategy of sarama 1.61 is for the topics of handlers, tiers keep the range strategy.
 //
 // Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of

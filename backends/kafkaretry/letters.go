@@ -59,20 +59,20 @@ type importer struct {
 	config Config
 
 	mu    sync.Mutex
-	stock *kafka.Publisher
+	stock *copies
 }
 
 // Publish implements message.Publisher.
-func (i *importer) Publish(topic string, messages ...*message.Message) (err error) {
+func (i *importer) Publish(topic string, messages ...*message.Message) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.stock == nil {
-		i.stock, err = kafka.NewPublisher(kafka.PublisherConfig{
-			Brokers: i.config.Brokers, OverwriteSaramaConfig: i.config.producer(),
-		}, watermill.NopLogger{})
+		c := newCluster(i.config, watermill.NopLogger{})
+		stock, err := c.newPublisher(i.config.copies())
 		if err != nil {
-			return fmt.Errorf("cannot connect to Kafka at %q: %w", i.config.Brokers, err)
+			return err
 		}
+		i.stock = &copies{cluster: c, stock: stock}
 	}
 	return i.stock.Publish(topic, messages...)
 }

@@ -115,7 +115,7 @@ func (c *cluster) answers(topic string) error {
 // look asks any broker for one topic, because an answer about all topics of a cluster can be large. It has a client of
 // its own, with short timeouts: brokers that drop packets delay nothing else.
 func (c *cluster) look(topic string) error {
-	client, err := sarama.NewClient(slices.Concat(c.known, c.config.Brokers), c.config.looks())
+	client, err := sarama.NewClient(slices.Concat(c.known, c.config.Brokers), c.network.of(c.config.looks()))
 	if err != nil {
 		return err
 	}

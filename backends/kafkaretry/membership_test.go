@@ -1,6 +1,7 @@
 package kafkaretry
 
 import (
+	"context"
 	"net"
 	"testing"
 	"time"
@@ -10,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// On a network that drops packets, neither a look nor Close takes as long as one request of the app's client, while what
-// asks the cluster takes longer.
+// On a network that drops packets, neither a look nor Close nor a subscription that has ended takes as long as one
+// request of the app's client, while what asks the cluster takes longer.
 func TestClusterThatDropsPackets(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and never answers
@@ -34,7 +36,7 @@ func TestClusterThatDropsPackets(t *testing.T) {
 		Brokers: []string{silent.Addr().String()}, Group: "billing",
 		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 	}, nil)
-	go func() { _ = c.ask(func(sarama.ClusterAdmin) error { return nil }) }()
+	go func() { _, _ = c.partitions(t.Context(), "orders") }()
 	defer (<-accepted).Close()
 	request, patient := make(chan struct{}), c.config.looks()
 	patient.Net = c.config.consumer().Net
@@ -45,10 +47,26 @@ func TestClusterThatDropsPackets(t *testing.T) {
 		}
 	}()
 	defer (<-accepted).Close()
-	for name, do := range map[string]func(){
-		"the look": func() { assert.ErrorContains(t, c.answers("orders"), "timeout") },
-		"Close":    c.close,
+	tier, err := c.newSubscriber(relay.SubscriberParams{Tier: backoff.Tier(time.Second)})
+	require.NoError(t, err)
+	ends, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for _, row := range []struct {
+		name string
+		do   func()
+	}{
+		{"the look", func() { assert.ErrorContains(t, c.answers("orders"), "timeout") }},
+		{"Subscribe", func() {
+			_, err := tier.Subscribe(ends, "retry.1s")
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		}},
+		{"Close", c.close},
+		{"Subscribe after Close", func() {
+			_, err := tier.Subscribe(t.Context(), "retry.1s")
+			assert.ErrorIs(t, err, errClosed)
+		}},
 	} {
+		name, do := row.name, row.do
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

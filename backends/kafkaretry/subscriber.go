@@ -42,6 +42,9 @@ type opened struct {
 
 // newSubscriber is relay.Config.NewSubscriber.
 func (c *cluster) newSubscriber(p relay.SubscriberParams) (message.Subscriber, error) {
+	if p.Topic != "" {
+		c.sizes.add(p.Group, p.Topic)
+	}
 	return &subscriber{cluster: c, params: p}, nil
 }
 
@@ -51,12 +54,14 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := checkTopic(topic); err != nil {
 		return nil, err
 	}
-	if err := s.prepare(topic); err != nil {
+	if err := s.prepare(ctx, topic); err != nil {
 		return nil, err
 	}
 	sweeper := s.sweeper(topic)
 	if s.params.Tier > 0 {
-		r, err := s.cluster.readTier(ctx, topic, sweeper)
+		r, err := await(ctx, s.cluster, func() (*tierReader, error) {
+			return s.cluster.readTier(ctx, topic, sweeper)
+		}, func(r *tierReader) { r.end() })
 		if err != nil {
 			return nil, err
 		}
@@ -67,17 +72,20 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		}()
 		return r.out, nil
 	}
+	own, end := context.WithCancel(context.WithoutCancel(ctx))
 	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx, topic)}
 	subscriptions.Count(ctx, claims.backlog.count)
-	own, end := context.WithCancel(context.WithoutCancel(ctx))
-	in, stock, err := s.join(own, topic, claims)
+	stock, err := await(ctx, s.cluster, func() (joined, error) { return s.join(own, topic, claims) }, joined.leave)
 	if err != nil {
 		end()
 		claims.member.stop()
 		return nil, err
 	}
-	one := s.add(stock.Close, sweeper)
-	return claims.finish(in, func() {
+	one := s.add(func() error {
+		end() // what pauses
+		return stock.Close()
+	}, sweeper)
+	return claims.finish(stock.in, func() {
 		end()
 		if err := one.close(); err != nil {
 			s.cluster.logger.Error("Cannot leave a consumer group", err, watermill.LogFields{"topic": topic})
@@ -115,52 +123,68 @@ func (s *subscriber) sweeper(topic string) *sweeper {
 	return &sweeper{cluster: s.cluster, topic: topic}
 }
 
+// joined is the membership of watermill-kafka in a consumer group.
+type joined struct {
+	*kafka.Subscriber
+	in <-chan *message.Message
+}
+
+func (j joined) leave() { _ = j.Close() }
+
 // join joins the consumer group of a handler's topic.
-func (s *subscriber) join(
-	ctx context.Context, topic string, claims *claims,
-) (<-chan *message.Message, *kafka.Subscriber, error) {
+func (s *subscriber) join(ctx context.Context, topic string, claims *claims) (joined, error) {
+	c := s.cluster
+	config := c.config.consumer()
+	if claims.sweeper != nil { // a topic that a client makes has the cluster's retention
+		config.Metadata.AllowAutoTopicCreation = false
+	}
 	stock, err := kafka.NewSubscriber(kafka.SubscriberConfig{
-		Brokers: s.cluster.config.Brokers, ConsumerGroup: s.params.Group + "." + topic,
-		OverwriteSaramaConfig: s.cluster.config.consumer(), Tracer: claims,
-	}, s.cluster.logger)
+		Brokers: c.config.Brokers, ConsumerGroup: s.params.Group + "." + topic,
+		OverwriteSaramaConfig: c.network.of(config), Tracer: claims,
+	}, c.logger)
 	if err != nil {
-		return nil, nil, err
+		return joined{}, err
 	}
 	in, err := stock.Subscribe(ctx, topic)
 	if err != nil {
-		return nil, nil, errors.Join(err, stock.Close())
+		return joined{}, errors.Join(err, stock.Close())
 	}
-	return in, stock, nil
+	return joined{stock, in}, nil
 }
 
 // prepare makes the topics that a subscription needs, and checks that they keep what waits there.
-func (s *subscriber) prepare(topic string) error {
+func (s *subscriber) prepare(ctx context.Context, topic string) error {
 	c, names := s.cluster, s.cluster.config.names()
 	switch longest := max(c.longest, time.Duration(s.params.Tier)); {
 	case s.params.Tier > 0:
-		if _, err := c.ensure(topic, waitingTopic(1, longest)); err != nil {
+		if err := c.makeTier(ctx, topic, longest); err != nil {
 			return err
 		}
-		_, err := c.ensure(names.Dead(relaytopic.Unknown), deadTopic())
-		return errors.Join(err, c.checkRetention(topic, longest))
-	case names.IsReturn(topic):
-		// As many retries are in flight as first deliveries. The app's topic is known, or its name is whole here.
-		var partitions int
-		var err error
-		if s.params.Topic != "" {
-			partitions, err = c.ensure(s.params.Topic, appTopic())
-		} else {
-			partitions, err = c.partitions(strings.TrimPrefix(topic, names.Return(s.params.Group+".")))
-		}
-		if err == nil {
-			_, err = c.ensure(topic, waitingTopic(max(1, partitions), longest))
-		}
+		settings, err := c.settings(ctx, topic)
 		if err != nil {
 			return err
 		}
-		return c.checkRetention(topic, longest)
+		return errors.Join(c.checkRetention(topic, settings, longest), c.checkTier(topic, settings))
+	case names.IsReturn(topic):
+		key := strings.TrimPrefix(topic, names.Return(""))
+		app := s.params.Topic
+		if app != "" {
+			if _, err := c.ensure(ctx, app, appTopic()); err != nil {
+				return err
+			}
+		} else if app = c.sizes.of(key); relaytopic.Key(s.params.Group, app) == key { // its name is whole
+			c.sizes.add(s.params.Group, app)
+		}
+		if err := c.makeReturn(ctx, topic); err != nil {
+			return err
+		}
+		settings, err := c.settings(ctx, topic)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.checkRetention(topic, settings, longest), c.checkOwn(topic, settings, app))
 	default:
-		partitions, err := c.ensure(topic, appTopic())
+		partitions, err := c.ensure(ctx, topic, appTopic())
 		if err != nil {
 			return err
 		}
@@ -171,8 +195,16 @@ func (s *subscriber) prepare(topic string) error {
 				"concurrency": s.params.Concurrency,
 			})
 		}
-		_, err = c.ensure(names.Dead(relaytopic.Key(s.params.Group, topic)), deadTopic())
-		return err
+		c.sizes.add(s.params.Group, topic)
+		dead := names.Dead(relaytopic.Key(s.params.Group, topic))
+		if err := c.makeDead(ctx, dead); err != nil {
+			return err
+		}
+		settings, err := c.settings(ctx, dead)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.checkOwn(dead, settings, topic), c.checkTiers())
 	}
 }
 
@@ -182,12 +214,15 @@ func (s *subscriber) Close() error {
 	open := slices.Collect(maps.Keys(s.open))
 	s.open = nil
 	s.mu.Unlock()
-	faults := make([]error, len(open))
-	var all sync.WaitGroup
-	for i, one := range open {
-		all.Go(func() { faults[i] = one.close() })
-	}
-	all.Wait()
+	err := s.cluster.network.within(func() error {
+		faults := make([]error, len(open))
+		var all sync.WaitGroup
+		for i, one := range open {
+			all.Go(func() { faults[i] = one.close() })
+		}
+		all.Wait()
+		return errors.Join(faults...)
+	})
 	swept := make(chan struct{})
 	go func() {
 		defer close(swept)
@@ -199,9 +234,10 @@ func (s *subscriber) Close() error {
 	}()
 	select {
 	case <-swept:
+	case <-s.cluster.network.whole.Done():
 	case <-time.After(sweepTimeout): // brokers that do not answer; the retention deletes what stays
 	}
-	return errors.Join(faults...)
+	return err
 }
 
 // String is the name in logs, and in the metadata of Watermill's PoisonQueue.

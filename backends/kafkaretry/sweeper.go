@@ -1,6 +1,7 @@
 package kafkaretry
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"sync"
@@ -50,7 +51,9 @@ func (s *sweeper) sweep() {
 	if len(settled) == 0 {
 		return
 	}
-	err := s.cluster.ask(func(admin sarama.ClusterAdmin) error { return admin.DeleteRecords(s.topic, settled) })
+	_, err := ask(context.Background(), s.cluster, func(admin sarama.ClusterAdmin) (struct{}, error) {
+		return struct{}{}, admin.DeleteRecords(s.topic, settled)
+	})
 	switch {
 	case err == nil, errors.Is(err, errClosed):
 	case errors.Is(err, sarama.ErrOffsetOutOfRange): // another process has deleted more

@@ -39,7 +39,7 @@ type tierReader struct {
 // readTier joins the consumer group of a tier until the context ends. The channel is closed then, and when Kafka ends
 // the membership.
 func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tierReader, error) {
-	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic, c.config.tier())
+	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic, c.network.of(c.config.tier()))
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
 	}
