@@ -30,7 +30,8 @@ type Config struct {
 	Sarama *sarama.Config
 
 	// Group is the name of the service, and the consumer group of the handlers whose retry.Options have none. Required.
-	// Each topic has a consumer group of its own in Kafka, "<Group>.<topic>".
+	// Each topic has a consumer group of its own in Kafka, "<Group>.<topic>", with a hash at its end where the Group has
+	// a dot, or the name is longer than 150 bytes.
 	Group string
 
 	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.

@@ -55,7 +55,8 @@
 // # Consumer groups
 //
 // Each topic has a consumer group of its own, "<Group>.<topic>": a process that joins or leaves stops only the handlers
-// of its topics. The groups of tiers are "retry-relay.<topic>". Operators see these names. An app that has used watermill-kafka with the consumer
+// of its topics. The name ends with a hash where the Group has a dot, or it would be longer than 150 bytes. The groups
+// of tiers are "retry-relay.<topic>". Operators see these names. An app that has used watermill-kafka with the consumer
 // group "billing" begins with the oldest message of each topic, because the group "billing.orders" is new. Copy the
 // offsets of each topic before the first start, while no process runs:
 //

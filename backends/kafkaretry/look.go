@@ -72,7 +72,7 @@ func (r reader) Waiting(ctx context.Context) (all []operate.Waiting, err error) 
 			}
 			w.Dead = end.Count
 			group, of, _ := strings.Cut(key, ".")
-			from, next, err := r.unsettled(admin, group+"."+names.Return(key), names.Return(key))
+			from, next, err := r.unsettled(admin, relaytopic.Key(group, names.Return(key)), names.Return(key))
 			if err != nil {
 				return nil, err
 			}

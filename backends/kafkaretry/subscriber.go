@@ -123,6 +123,9 @@ func (s *subscriber) sweeper(topic string) *sweeper {
 	return &sweeper{cluster: s.cluster, topic: topic}
 }
 
+// group returns the consumer group of a topic. No other group and topic have it.
+func (s *subscriber) group(topic string) string { return relaytopic.Key(s.params.Group, topic) }
+
 // joined is the membership of watermill-kafka in a consumer group.
 type joined struct {
 	*kafka.Subscriber
@@ -139,7 +142,7 @@ func (s *subscriber) join(ctx context.Context, topic string, claims *claims) (jo
 		config.Metadata.AllowAutoTopicCreation = false
 	}
 	stock, err := kafka.NewSubscriber(kafka.SubscriberConfig{
-		Brokers: c.config.Brokers, ConsumerGroup: s.params.Group + "." + topic,
+		Brokers: c.config.Brokers, ConsumerGroup: s.group(topic),
 		OverwriteSaramaConfig: c.network.of(config), Tracer: claims,
 	}, c.logger)
 	if err != nil {
