@@ -3,10 +3,14 @@ package kafkaretry
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // claims sees the partitions of a handler's subscription come and go. It is a kafka.SaramaTracer, because that is where
@@ -14,10 +18,17 @@ import (
 // watermill-kafka gives one up when the message in flight is settled. Its acknowledgement still counts: watermill-kafka
 // alone would drop it, and each rebalance would cause a duplicate for each partition.
 type claims struct {
-	sweeper *sweeper        // the sweeper of a return topic; nil: the topic is the app's
-	stop    <-chan struct{} // closed when no further message is delivered
-	member  *membership
-	backlog backlog
+	subscriber *subscriber
+	topic      string
+	sweeper    *sweeper        // the sweeper of a return topic; nil: the topic is the app's
+	stop       <-chan struct{} // closed when no further message is delivered
+	ctx        context.Context // ends when the group is to be left
+	member     *membership
+	backlog    backlog
+
+	joined   bool // not the first time
+	began    atomic.Bool
+	failures int // joins in a row without a session
 }
 
 var _ kafka.SaramaTracer = (*claims)(nil)
@@ -32,8 +43,28 @@ func (c *claims) WrapSyncProducer(_ *sarama.Config, stock sarama.SyncProducer) s
 	return stock
 }
 
+// WrapConsumerGroupHandler is called before each join.
 func (c *claims) WrapConsumerGroupHandler(stock sarama.ConsumerGroupHandler) sarama.ConsumerGroupHandler {
+	if c.joined {
+		c.pause()
+	}
+	c.joined = true
 	return claimHandler{stock, c}
+}
+
+// pause waits before a further join. watermill-kafka itself joins again at once where sarama refuses to join, as
+// without the right to read the topic. A return topic may have been deleted.
+func (c *claims) pause() {
+	if c.began.Swap(false) {
+		c.failures = 0
+	} else if c.failures++; c.sweeper != nil {
+		if err := c.subscriber.prepare(c.ctx, c.topic); err != nil && c.ctx.Err() == nil {
+			c.subscriber.cluster.logger.Error("Cannot read a return topic, trying again", err, watermill.LogFields{
+				"topic": c.topic,
+			})
+		}
+	}
+	_ = pauses.Sleep(c.ctx, pauses.After(c.failures))
 }
 
 // claimHandler is the handler of watermill-kafka.
@@ -44,6 +75,7 @@ type claimHandler struct {
 
 // Setup implements sarama.ConsumerGroupHandler.
 func (h claimHandler) Setup(session sarama.ConsumerGroupSession) error {
+	h.claims.began.Store(true)
 	h.claims.member.began()
 	return h.ConsumerGroupHandler.Setup(session)
 }

@@ -73,7 +73,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return r.out, nil
 	}
 	own, end := context.WithCancel(context.WithoutCancel(ctx))
-	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx, topic)}
+	claims := &claims{
+		subscriber: s, topic: topic, sweeper: sweeper, stop: ctx.Done(), ctx: own, member: s.cluster.member(ctx, topic),
+	}
 	subscriptions.Count(ctx, claims.backlog.count)
 	stock, err := await(ctx, s.cluster, func() (joined, error) { return s.join(own, topic, claims) }, joined.leave)
 	if err != nil {
