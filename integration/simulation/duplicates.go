@@ -162,10 +162,10 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	losses := min(l.lossesOf(m.flights)+l.lateOf(m.flights), 8)
 	// The builder publishes the copy of a delivery that is lost, too. Slow acks leave a message in flight twice.
 	// What is taken and not confirmed can be in flight after each failure.
-	switch {
-	case l.plan.shape == builder, l.plan.mayHave(slow):
+	if l.plan.shape == builder || l.plan.mayHave(slow) {
 		losses *= 2
-	case l.plan.mayHave(withheld):
+	}
+	if l.plan.mayHave(withheld) {
 		losses *= len(l.plan.schedule) + 1
 	}
 	if v.calls > allowed<<losses {
