@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -222,6 +223,40 @@ func TestRedisLetterWithoutAHandler(t *testing.T) {
 	_, err = store.Redrive(noContext, deadOrders, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoTarget)
 	assert.EqualValues(t, 1, client.XLen(noContext, deadOrders).Val())
+}
+
+// TestRedisLeaseThatHasEnded: the message of a process that is gone waits for another one, and is not in flight.
+func TestRedisLeaseThatHasEnded(t *testing.T) {
+	client := startRedis(t)
+	app := onRedis(t, client, time.Hour).bills(func(*message.Message) error { return errDown })
+	app.publish("1", "2")
+	due := ""
+	wait.Until(t, func() bool {
+		keys := client.Keys(noContext, "retry.return.*:due").Val()
+		due = strings.Join(keys, "")
+		return len(keys) == 1 && client.ZCard(noContext, due).Val() == 2
+	}, "both wait")
+	app.stop()
+	ids := client.ZRange(noContext, due, 0, -1).Val()
+	now := client.Time(noContext).Val()
+	lease := func(id string, ends time.Time) {
+		require.NoError(t, client.ZAdd(noContext, due, redis.Z{Score: float64(ends.UnixMilli()), Member: id}).Err())
+		require.NoError(t, client.HSet(noContext, strings.TrimSuffix(due, "due")+"owners", id, "token").Err())
+	}
+	store, err := redisretry.Letters(redisretry.Config{Client: client}, nil)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, store.Close()) }()
+	look := func() []int {
+		all, err := operate.Of(store).Waiting(noContext)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return []int{all[0].Retries, all[0].InFlight, all[0].Due}
+	}
+	assert.Equal(t, []int{2, 0, 0}, look())
+	lease(ids[0], now.Add(time.Hour))
+	assert.Equal(t, []int{1, 1, 0}, look())
+	lease(ids[1], now.Add(-time.Second))
+	assert.Equal(t, []int{1, 1, 1}, look())
 }
 
 // permissions are those of the package's documentation.
