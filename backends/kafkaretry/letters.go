@@ -196,7 +196,9 @@ func (r reader) partition(
 		return found, nil
 	}
 	in, err := consumer.ConsumePartition(topic, int32(partition), next[partition])
-	if err != nil {
+	if errors.Is(err, sarama.ErrOffsetOutOfRange) {
+		return r.behindDeleted(ctx, consumer, topic, partition, next, end, found, limit)
+	} else if err != nil {
 		return nil, err
 	}
 	defer func() { _ = in.Close() }()
@@ -209,8 +211,8 @@ func (r reader) partition(
 		case <-idle.C:
 			next[partition] = end
 		case raw, open := <-in.Messages():
-			if !open {
-				return nil, fmt.Errorf("topic %q: Kafka ended the reading of partition %d", topic, partition)
+			if !open { // sarama keeps the reason
+				return r.behindDeleted(ctx, consumer, topic, partition, next, end, found, limit)
 			}
 			if next[partition] = raw.Offset + 1; raw.Offset >= end {
 				break
@@ -224,6 +226,22 @@ func (r reader) partition(
 		}
 	}
 	return found, nil
+}
+
+// behindDeleted goes on behind the messages that were deleted since the offset was read: those that are settled are.
+func (r reader) behindDeleted(
+	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64,
+	found []relayletters.Stored, limit int,
+) ([]relayletters.Stored, error) {
+	oldest, err := r.client.GetOffset(topic, int32(partition), sarama.OffsetOldest)
+	if err != nil {
+		return nil, err
+	}
+	if oldest <= next[partition] {
+		return nil, fmt.Errorf("topic %q: Kafka ended the reading of partition %d: try again", topic, partition)
+	}
+	next[partition] = oldest
+	return r.partition(ctx, consumer, topic, partition, next, end, found, limit)
 }
 
 // Lock refuses each change before its first message.

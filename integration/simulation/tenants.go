@@ -158,7 +158,8 @@ func (w *world) limitsHandler(queue string) bool {
 // tenantsGoOn checks that neither a handler nor one of its keys stands while messages are due. They may wait on a tier,
 // or in place. While a handler is limited, any of its messages can be the next.
 func (w *world) tenantsGoOn(queue string, limited map[string]bool) {
-	if w.plan.tenants == nil || !w.plan.only(deploy, rolling, readd, looks) || w.ledger.isReplaced() { // there can be orphans
+	// The other faults can leave orphans, and so can a work queue that is replaced.
+	if w.plan.tenants == nil || !w.plan.only(deploy, rolling, readd, looks) || w.ledger.isReplaced() {
 		return
 	}
 	calm, limits := w.ledger.excused(), w.limitsHandler(queue)
