@@ -372,11 +372,3 @@ func (p *pump) awaitAck() {
 func (p *pump) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": p.topic, "tier": p.tier.String()}
 }
-
-// sleepEither reports whether both contexts lasted for the duration.
-func sleepEither(a, b context.Context, d time.Duration) bool {
-	both, cancel := context.WithCancel(a)
-	defer cancel()
-	defer context.AfterFunc(b, cancel)()
-	return pauses.Sleep(both, d) == nil
-}
