@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
+	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,6 +27,8 @@ type connection struct {
 	gates   gate.Handlers
 	faults  faults.Handlers
 	closing chan struct{} // closed by Close
+
+	unsettled users.Count // messages that are delivered, and not yet settled as the router has settled their copies
 
 	mu          sync.Mutex
 	subscribers []*subscriber
@@ -249,6 +252,7 @@ func (c *connection) Close() error {
 	for _, s := range subscribers {
 		s.end()
 	}
+	<-c.unsettled.Close()
 	faults := []error{c.relay.Close()}
 	for _, s := range subscribers {
 		if err := s.stock.Close(); err != nil {

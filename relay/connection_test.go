@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -259,6 +260,72 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 		assert.Equal(t, "cannot publish what the handler produced: "+errDown.Error(), record.Reason)
 		a.close()
+	})
+}
+
+func TestBreakerCountsAMessageWhoseProducedOneCannotBePublishedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Hour}, refusing(func(*message.Message) bool { return true }), func(c *relay.Config) {
+			c.Policy.Breaker = &retry.Breaker{Least: 4, Ratio: .9}
+		}, forHandlers(greedily))
+		a.AddHandler(a.router, "billing", "orders", "bills", produce)
+		a.run()
+		paused := func() []string { return a.Health().Subscriptions[0].Paused }
+		a.publish("1", "2", "3")
+		synctest.Wait()
+		assert.Empty(t, paused())
+		a.publish("4")
+		synctest.Wait()
+		assert.NotEmpty(t, paused())
+		a.close()
+	})
+}
+
+// A function of the app can end the goroutine in which a nacked message is retried.
+func TestGoroutineThatEndsWhileANackIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		orders := &scripted{}
+		by := byTopic{"orders": orders, "retry.return.billing": {}}
+		a := newApp(t, backoff.Schedule{time.Hour}, refusing(func(*message.Message) bool { return true }),
+			forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }), func(c *relay.Config) {
+				c.Policy.Rules = []retry.Rule{{Name: "bug", Then: retry.Discard(), If: func(retry.Record, error) bool {
+					runtime.Goexit()
+					return true
+				}}}
+			})
+		a.AddHandler(a.router, "billing", "orders", "bills", produce, retry.Options{Concurrency: 1})
+		a.run()
+		for _, uuid := range []string{"1", "2"} {
+			msg := orderOf(uuid)
+			orders.send(msg)
+			<-msg.Nacked()
+		}
+		a.close()
+	})
+}
+
+// A normal stop leaves no message both here and on a tier.
+func TestCloseWaitsUntilANackIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		orders := &scripted{}
+		by := byTopic{"orders": orders, "retry.return.billing": {}}
+		a := newApp(t, backoff.Schedule{time.Hour}, refusing(func(*message.Message) bool { return true }),
+			forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }))
+		a.publisher.before = func(string, *message.Message) error {
+			time.Sleep(2 * time.Second)
+			return nil
+		}
+		a.AddHandler(a.router, "billing", "orders", "bills", produce)
+		a.run()
+		msg := orderOf("1")
+		orders.send(msg)
+		time.Sleep(time.Second)
+		a.close()
+		select {
+		case <-msg.Acked():
+		default:
+			t.Error("the message is not settled")
+		}
 	})
 }
 

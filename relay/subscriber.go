@@ -84,6 +84,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	context.AfterFunc(m.subscribed, func() { detach() })
 	m.binding = &msgctx.Subscription{
 		Owner: r, Retry: s.retry, Queue: key, Gate: s.gate, Stopping: m.stopping.Done(), Redelivers: true,
+		Renacked: true,
 	}
 	if err := m.start(r.topics.Return(key)); err != nil {
 		m.end(err)
@@ -220,26 +221,17 @@ func (m *merged) deliver(msg *message.Message) bool {
 	}
 	given, own := msg.Copy(), m.delivery(msg)
 	given.SetContext(own)
-	select {
-	case m.out <- given:
-	case <-m.subscribed.Done():
-		<-m.calls
-		return false
-	}
-	go func() {
+	if m.subscriber.c.unsettled.Enter() {
 		select {
-		case <-given.Acked():
-			msg.Ack()
-		case <-given.Nacked():
-			if own.Processed() && m.retry(msg, own.Unpublished()) == nil {
-				msg.Ack()
-			} else {
-				msg.Nack()
-			}
+		case m.out <- given:
+			go m.settle(msg, given, own)
+			return true
+		case <-m.subscribed.Done():
 		}
-		<-m.calls
-	}()
-	return true
+		m.subscriber.c.unsettled.Leave()
+	}
+	<-m.calls
+	return false
 }
 
 func (m *merged) delivery(msg *message.Message) *msgctx.Delivery {
@@ -248,11 +240,63 @@ func (m *merged) delivery(msg *message.Message) *msgctx.Delivery {
 	}
 }
 
+// settle settles a message as the router settles its copy. Close waits for it, but for no handler. What the app has can
+// end the goroutine.
+func (m *merged) settle(msg, given *message.Message, own *msgctx.Delivery) {
+	defer func() { <-m.calls }()
+	leave := sync.OnceFunc(m.subscriber.c.unsettled.Leave)
+	defer leave()
+	defer msg.Nack() // harmless after an ack
+	select {
+	case <-given.Acked():
+	case <-given.Nacked():
+	case <-m.subscriber.c.closing:
+		if !isAcked(given) && !isNacked(given) {
+			leave()
+			select {
+			case <-given.Acked():
+			case <-given.Nacked():
+			}
+		}
+	}
+	switch {
+	case isAcked(given):
+		msg.Ack()
+	case own.Processed():
+		m.retry(msg, own.Unpublished())
+	}
+}
+
 // retry retries a message whose handler has succeeded: what failed was outside of the retry middleware.
-func (m *merged) retry(msg *message.Message, cause error) error {
+func (m *merged) retry(msg *message.Message, cause error) {
 	original := msg.Copy()
 	original.SetContext(m.delivery(msg))
-	return m.subscriber.retry.NotPublished(original, cause)
+	defer func() { // of a goroutine that ends
+		if isAcked(original) {
+			msg.Ack()
+		}
+	}()
+	if m.subscriber.retry.NotPublished(original, cause) == nil {
+		msg.Ack()
+	}
+}
+
+func isAcked(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	default:
+		return false
+	}
+}
+
+func isNacked(msg *message.Message) bool {
+	select {
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
 }
 
 // The pause after a nack of a handler without the retry middleware. Many Pub/Subs deliver such a message again at once.

@@ -175,7 +175,7 @@ var rules = []rule{
 		why: "it imports only packages that a user imports"},
 	{folder: "example/orders", may: "watermill backoff middleware retry relay",
 		never: "amqp091 amqpPubSub config internal/rabbitmq/publisher", why: "the app is the same on every backend: each backend has one file for the differences"},
-	{folder: "relay", may: "internal/pauses internal/panics internal/relaytopic internal/options watermill backoff internal/msgctx internal/faults internal/gate internal/recordkey internal/subscriptions internal/warning internal/middleware internal/backend internal/unpublished retry",
+	{folder: "relay", may: "internal/pauses internal/panics internal/relaytopic internal/options watermill backoff internal/msgctx internal/faults internal/gate internal/recordkey internal/subscriptions internal/users internal/warning internal/middleware internal/backend internal/unpublished retry",
 		never: "amqp091 amqpPubSub", why: "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client"},
 	{folder: "retrytest", may: "internal/faults internal/options watermill backoff internal/msgctx internal/gate internal/subscriptions internal/middleware internal/backend internal/letterline letters retry",
 		never: "amqp091 amqpPubSub", alone: true, why: "an app tests its retries with the code that it runs in production, without the client of a broker"},
