@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -122,6 +123,9 @@ func (e *env) group(path string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
+// secrets is what an address can have that is not for a log: a token, a password, parameters.
+var secrets = regexp.MustCompile(`(://)\S*[@?]\S*`)
+
 // unknown is the error of a word that is no command of c. It has the whole command that may be meant.
 func (e *env) unknown(c *cobra.Command, word string) error {
 	text := fmt.Sprintf("%s has no command %q", c.CommandPath(), word)
@@ -133,7 +137,9 @@ func (e *env) unknown(c *cobra.Command, word string) error {
 			}
 		}
 	}
-	words := append([]string{"wmretry"}, each.Of(e.args, shellWord)...)
+	words := append([]string{"wmretry"}, each.Of(e.args, func(word string) string {
+		return shellWord(secrets.ReplaceAllString(word, "$1..."))
+	})...)
 	for i, meant := range near {
 		words[slices.Index(e.args, word)+1] = meant
 		near[i] = "`" + strings.Join(words, " ") + "`"
