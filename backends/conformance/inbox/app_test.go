@@ -120,7 +120,7 @@ func TestAppSnoozesWhileTheFirstDeliveryGoesOn(t *testing.T) {
 	assert.Equal(t, 1, a.count("SELECT count(*) FROM app_snoozes_effects"))
 }
 
-// Where the router cannot publish what the handler has produced, the next delivery publishes what is stored.
+// Where the router cannot publish what the handler has produced, the retry publishes what is stored.
 func TestAppPublishesStoredMessages(t *testing.T) {
 	t.Parallel()
 	a := newApp(t, "app_stores", inbox.Config{})
@@ -136,6 +136,7 @@ func TestAppPublishesStoredMessages(t *testing.T) {
 	a.run()
 	a.publish("1")
 	assert.Equal(t, retry.Processed, a.outcome().Outcome)
+	assert.Equal(t, retry.Retried, a.outcome().Outcome)
 	assert.Equal(t, retry.Duplicate, a.outcome().Outcome)
 	assert.Equal(t, "invoice", wait.For(t, publisher.published, "the stored message is published"))
 	assert.Equal(t, 1, a.count("SELECT count(*) FROM app_stores_effects"))

@@ -65,8 +65,8 @@ func (e *env) on(
 	}
 }
 
-// noteAbsent warns of ids that no letter has, where another one has a letter. Where none has one, nothing is selected. It
-// looks at the letters once more: with any limit, that can be one look too many.
+// noteAbsent warns of ids that no letter has, where another one has a letter. Where none has one, nothing is selected.
+// It looks at the letters once more: with any limit, that can be one look too many.
 func (e *env) noteAbsent(ctx context.Context, at place, given []string) error {
 	if len(given) < 2 || e.flags.anyLimit {
 		return nil
