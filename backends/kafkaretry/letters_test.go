@@ -13,7 +13,7 @@ func TestReadingGoesOnBehindWhatIsDeletedMeanwhile(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()
 	broker.SetHandlerByMap(map[string]sarama.MockResponse{
-		"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t),
+		"ApiVersionsRequest": versions(t),
 		"MetadataRequest":    sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), 1).SetLeader("retry.1s", 0, 1),
 		"OffsetRequest": sarama.NewMockOffsetResponse(t).
 			SetOffset("retry.1s", 0, sarama.OffsetOldest, 5).SetOffset("retry.1s", 0, sarama.OffsetNewest, 7),

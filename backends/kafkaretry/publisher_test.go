@@ -14,13 +14,22 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 )
 
+// versions are those of the requests of a broker: newer clients send none that it does not name.
+func versions(t *testing.T) *sarama.MockApiVersionsResponse {
+	var keys []sarama.ApiVersionsResponseKey
+	for key := range int16(50) {
+		keys = append(keys, sarama.ApiVersionsResponseKey{ApiKey: key, MaxVersion: 20})
+	}
+	return sarama.NewMockApiVersionsResponse(t).SetApiKeys(keys)
+}
+
 // startBroker starts a broker that has the topic of a tier. Without produced it does not answer what is published.
 func startBroker(t *testing.T, produced sarama.MockResponse) Config {
 	t.Helper()
 	broker := sarama.NewMockBroker(t, 1)
 	t.Cleanup(broker.Close)
 	answers := map[string]sarama.MockResponse{
-		"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t),
+		"ApiVersionsRequest": versions(t),
 		"MetadataRequest": sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), 1).SetController(1).
 			SetLeader("retry.1s", 0, 1),
 	}

@@ -15,7 +15,7 @@ func TestSettingsThatAreNotShown(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()
 	broker.SetHandlerByMap(map[string]sarama.MockResponse{
-		"ApiVersionsRequest":     sarama.NewMockApiVersionsResponse(t),
+		"ApiVersionsRequest":     versions(t),
 		"MetadataRequest":        sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), 1).SetController(1),
 		"DescribeConfigsRequest": sarama.NewMockDescribeConfigsResponseWithErrorCode(t),
 	})
