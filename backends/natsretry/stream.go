@@ -116,7 +116,7 @@ func (s *server) check(c jetstream.StreamConfig) error {
 			"which needs a new stream")
 	}
 	if t := c.SubjectTransform; t != nil {
-		fault("its SubjectTransform from %q to %q stores messages where nobody reads them: remove it",
+		fault("its SubjectTransform from %q to %q stores messages under subjects that no consumer reads: remove it",
 			t.Source, t.Destination)
 	}
 	if c.MaxAge > 0 {
