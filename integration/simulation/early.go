@@ -52,7 +52,8 @@ func (l *ledger) outlasts(queue, id string, record retry.Record) {
 	}
 	if m := l.letters[queue+id]; m != nil {
 		m.outlasted = true
-		if l.plan.only(hangs) { // "the call counts as a failure when the message comes again"
+		// "the call counts as a failure when the message comes again", unless a rule gives the message back
+		if l.plan.only(hangs) && l.plan.fate(id).how != returns {
 			m.furthest = max(m.furthest, record.Failures+record.Snoozes+1)
 		}
 		m.may(state{record.Failures + 1, record.Snoozes}, 0)
