@@ -84,7 +84,6 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	context.AfterFunc(m.subscribed, func() { detach() })
 	m.binding = &msgctx.Subscription{
 		Owner: r, Retry: s.retry, Queue: key, Gate: s.gate, Stopping: m.stopping.Done(), Redelivers: true,
-		Renacked: true,
 	}
 	if err := m.start(r.topics.Return(key)); err != nil {
 		m.end(err)

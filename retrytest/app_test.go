@@ -207,6 +207,26 @@ func TestProducedMessageHasItsOwnStory(t *testing.T) {
 	})
 }
 
+// unable is a publisher of the app whose server refuses every message.
+type unable struct{}
+
+func (unable) Publish(string, ...*message.Message) error { return errDown }
+func (unable) Close() error                              { return nil }
+
+// The handler has succeeded, but the router cannot publish its message: a failure, as in production.
+func TestAProducedMessageThatIsNotPublishedIsAFailure(t *testing.T) {
+	inApp(t, func(t *testing.T, app *retrytest.App) {
+		produce := func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg.Copy()}, nil }
+		app.Router.AddHandler("billing", "orders", newSubscriber(app), "invoices", unable{}, produce).AddMiddleware(
+			app.Middleware)
+		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(retry.DeadReasonExhausted)
+		require.ErrorIs(t, story.Attempts()[0].Err, retry.ErrNotPublished)
+		record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
+		assert.Equal(t, 2, record.Failures)
+		assert.Equal(t, "abc", story.DeadLetter().Metadata["trace"])
+	})
+}
+
 // A handler that panics has failed as one that returns an error.
 func TestOwnRouterHasSettledMessages(t *testing.T) {
 	for name, settle := range map[string]func(*message.Message) bool{"ack": (*message.Message).Ack, "nack": (*message.Message).Nack} {

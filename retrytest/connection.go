@@ -88,7 +88,7 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
-	s := &subscriber{app: a, group: o.Group, name: name}
+	s := &subscriber{app: a, group: o.Group, name: name, retry: tiered}
 	s.ctx, s.end = context.WithCancel(a.ctx)
 	s.binding = &msgctx.Subscription{Owner: a, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -75,6 +76,7 @@ type subscriber struct {
 	app         *App
 	group, name string
 	isHandler   bool // the name is that of a handler of one topic
+	retry       *middleware.TieredRetry
 	binding     *msgctx.Subscription
 	ctx         context.Context
 	end         context.CancelFunc
@@ -173,7 +175,8 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 func (s *subscriber) hand(d *delivery, msg *message.Message, v *valve, out chan<- *message.Message) {
 	again := msg.Copy()
 	ctx, cancel := context.WithCancel(context.WithValue(s.app.ctx, deliveryKey{}, d))
-	msg.SetContext(msgctx.NewContext(ctx, s.binding))
+	own := &msgctx.Delivery{Context: ctx, Subscription: s.binding}
+	msg.SetContext(own)
 	out <- msg
 	go func() {
 		defer cancel()
@@ -182,11 +185,21 @@ func (s *subscriber) hand(d *delivery, msg *message.Message, v *valve, out chan<
 		case <-msg.Acked():
 			s.app.ledger.messageSettled(d, true)
 		case <-msg.Nacked():
+			if own.Processed() && s.notPublished(again.Copy(), own) {
+				s.app.ledger.messageSettled(d, true)
+				return
+			}
 			s.app.ledger.messageSettled(d, false)
 			s.app.put(d.progress.queue.back, again)
 		case <-s.app.closed:
 		}
 	}()
+}
+
+// notPublished retries a message whose handler has succeeded, and which the router has nacked nevertheless.
+func (s *subscriber) notPublished(msg *message.Message, own *msgctx.Delivery) bool {
+	msg.SetContext(&msgctx.Delivery{Context: own.Context, Subscription: s.binding})
+	return s.retry.NotPublished(msg, own.Unpublished()) == nil
 }
 
 // appPublisher is the publisher of the app's own messages.

@@ -391,32 +391,43 @@ func (b *breakered) produces(published bool) {
 }
 
 func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
-	for name, renacked := range map[string]bool{"delivered again": false, "a failure, as on RabbitMQ": true} {
-		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
-			b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
-			notPublished := func() {
-				b.produces(false)
-				if renacked {
-					b.outcomes(retry.ErrNotPublished)
-				}
-			}
-			for range 9 {
-				notPublished()
-			}
-			assert.Equal(t, gate.None, b.gate.Limit())
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
+		notPublished := func() { // it comes to the middleware twice
+			b.produces(false)
+			b.outcomes(retry.ErrNotPublished)
+		}
+		for range 9 {
 			notPublished()
-			assert.Equal(t, 0, b.gate.Limit())
-			b.paused()
-			notPublished()
-			assert.Equal(t, 0, b.gate.Limit(), "a probe that fails")
-			b.paused()
-			for range 15 {
-				b.produces(true)
-			}
-			assert.Equal(t, gate.None, b.gate.Limit())
-		})
-	}
+		}
+		assert.Equal(t, gate.None, b.gate.Limit())
+		notPublished()
+		assert.Equal(t, 0, b.gate.Limit())
+		b.paused()
+		notPublished()
+		assert.Equal(t, 0, b.gate.Limit(), "a probe that fails")
+		b.paused()
+		for range 15 {
+			b.produces(true)
+		}
+		assert.Equal(t, gate.None, b.gate.Limit())
+	})
+}
+
+// The broker delivers the message again: it does not come to the middleware as a failure.
+func TestBreakerCountsAForeignMessageThatIsNotPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := unbound(t)
+		b.valve = &valve{}
+		for range 9 {
+			b.produces(false)
+		}
+		begin := time.Now()
+		b.produces(false)
+		assert.Zero(t, time.Since(begin))
+		b.produces(true)
+		assert.Positive(t, time.Since(begin), "the handler is paused")
+	})
 }
 
 func TestRulePausesAtOnce(t *testing.T) {

@@ -134,17 +134,17 @@ func (t *TieredRetry) observeSuccess(in *delivery, produced []*message.Message) 
 	if len(produced) == 0 || settled(in.msg) {
 		in.breaker.report(&in.pass, good)
 	} else if in.breaker.wants(in.pass.of, good) {
-		go t.observeAck(in.breaker, in.pass, in.msg, in.bound != nil && in.bound.Renacked)
+		go t.observeAck(in.breaker, in.pass, in.msg, in.bound != nil)
 	}
 }
 
-// observeAck waits for the router. A message that comes once more, as a failure, is counted then.
-func (t *TieredRetry) observeAck(to *breaker, of pass, msg *message.Message, renacked bool) {
+// observeAck waits for the router. A bound message comes once more, as a failure, and is counted then.
+func (t *TieredRetry) observeAck(to *breaker, of pass, msg *message.Message, bound bool) {
 	select {
 	case <-msg.Acked():
 		to.report(&of, good)
 	case <-msg.Nacked():
-		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil ||
+		if !bound && (t.config.Breaker == nil || t.config.Breaker.Failed == nil ||
 			t.isSign(nil, retry.ErrNotPublished)) {
 			to.report(&of, bad)
 		}

@@ -19,7 +19,8 @@ import (
 // it. A handler without the middleware gets it, and passes it on with the metadata.
 const BuilderKey = "retry_builder"
 
-// Subscription is one subscription, or one handler's subscriptions. Its messages refer to it.
+// Subscription is one subscription, or one handler's subscriptions. Its messages refer to it. A message that is nacked
+// after its handler has returned comes to the retry middleware once more, as a failure.
 type Subscription struct {
 	Owner any    // what made the subscriber. Comparable
 	Retry any    // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
@@ -27,10 +28,6 @@ type Subscription struct {
 
 	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
 	Stopping <-chan struct{}
-
-	// Renacked states that a message that is nacked after its handler has returned comes to the retry middleware once
-	// more, as a failure.
-	Renacked bool
 
 	// Redelivers states that the backend delivers a message again, perhaps to this process, after it has ended the
 	// message's context. The failure of a call that goes on meanwhile is kept for that delivery.

@@ -227,8 +227,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	stopping, stop := context.WithCancel(ctx)
 	detach := context.AfterFunc(h.closing, stop)
 	context.AfterFunc(stopping, func() { detach() })
-	bound := &msgctx.Subscription{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true,
-		Gate: h.gate}
+	bound := &msgctx.Subscription{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(msgctx.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
