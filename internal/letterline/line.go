@@ -118,13 +118,14 @@ func encodeTable[V any](at string, table map[string]V, depth int) (map[string]an
 	return encoded, nil
 }
 
-// The forms of amqp091.Table and amqp091.Decimal.
+// The forms of what amqp091-go has types of its own for.
 var (
 	tableType   = reflect.TypeFor[map[string]any]()
-	decimalType = reflect.TypeFor[decimal]()
+	decimalType = reflect.TypeFor[Decimal]()
 )
 
-type decimal = struct {
+// Decimal is the form of amqp091.Decimal.
+type Decimal = struct {
 	Scale uint8
 	Value int32
 }
@@ -168,7 +169,7 @@ func encodeValue(at string, value any, depth int) (any, error) {
 		table, err := encodeTable(at, v.Convert(tableType).Interface().(map[string]any), depth+1)
 		return tagged{"F": table}, err
 	case v.CanConvert(decimalType):
-		d := v.Convert(decimalType).Interface().(decimal)
+		d := v.Convert(decimalType).Interface().(Decimal)
 		return tagged{"D": [2]any{d.Scale, d.Value}}, nil
 	}
 	return nil, fmt.Errorf("%s has the Go type %T, which is no AMQP field type", at, value)

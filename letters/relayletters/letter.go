@@ -1,12 +1,8 @@
 package relayletters
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -64,53 +60,26 @@ func appendLine(b []byte, msg *message.Message, l *letters.Letter) ([]byte, erro
 	}.Append(b)
 }
 
-// exported is a line. The fields that are ignored are for readers of the file.
-type exported struct {
-	ID, Target, Kind, Record, Text, Exchange json.RawMessage
-
-	Queue      *string
-	RoutingKey json.RawMessage `json:"routing_key"`
-	Properties map[string]json.RawMessage
-	Headers    map[string]map[string]json.RawMessage
-	Body       *[]byte
-}
-
 // parseLine reads what appendLine wrote. It refuses a letter that has what only AMQP has.
 func parseLine(text []byte) (topic string, msg *message.Message, err error) {
-	if !utf8.Valid(text) {
-		return "", nil, errors.New("the line is not valid UTF-8")
-	}
-	var line exported
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&line); err != nil {
+	reader := letterline.Reader[map[string]any, letterline.Decimal]{Needed: []string{"queue", "headers", "body"}}
+	l, err := reader.Read(text)
+	if err != nil {
 		return "", nil, fmt.Errorf("it is no letter of an export: %w", err)
 	}
-	if line.Queue == nil || line.Headers == nil || line.Body == nil {
-		return "", nil, errors.New("it is no letter of an export: it must have the fields queue, headers and body")
-	}
-	if topic, err = letterline.DecodeText("queue", *line.Queue); err != nil {
-		return "", nil, err
-	}
-	for name := range line.Properties {
+	for name := range l.Properties {
 		return "", nil, fmt.Errorf("the letter has the property %q, which only RabbitMQ keeps: import it there", name)
 	}
-	msg = message.NewMessage("", *line.Body)
-	for encoded, value := range line.Headers {
-		key, err := letterline.DecodeText("headers", encoded)
-		if err != nil {
-			return "", nil, err
-		}
-		var plain string
-		if len(value) != 1 || json.Unmarshal(value["S"], &plain) != nil {
+	msg = message.NewMessage("", l.Body)
+	for key, value := range l.Headers {
+		plain, isText := value.(string)
+		if !isText {
 			return "", nil, fmt.Errorf("headers.%s is no text, and only RabbitMQ has other headers: import the letter "+
 				"there", key)
 		}
-		if msg.Metadata[key], err = letterline.DecodeText("headers."+key, plain); err != nil {
-			return "", nil, err
-		}
+		msg.Metadata[key] = plain
 	}
 	msg.UUID = msg.Metadata[letterline.UUIDHeader]
 	delete(msg.Metadata, letterline.UUIDHeader)
-	return topic, msg, nil
+	return l.Queue, msg, nil
 }

@@ -53,9 +53,9 @@ func TestWrongLines(t *testing.T) {
 	const good = `{"queue":"retry.dead.billing","headers":{},"properties":{},"body":"eA=="}`
 	for line, want := range map[string]string{
 		`{"half"`:                  "it is no letter of an export",
-		`{"queue":"a","more":1}`:   `unknown field "more"`,
-		`{"queue":"retry.dead.b"}`: "it must have the fields queue, headers and body",
+		`{"queue":"retry.dead.b"}`: `it is no letter of an export: the field "headers" is missing`,
 		"{\"queue\":\"\xff\"}":     "not valid UTF-8",
+		strings.Replace(good, `"body"`, `"more":1,"body"`, 1):                        `the field "more" is unknown`,
 		strings.Replace(good, `"properties":{}`, `"properties":{"priority":1}`, 1):   `property "priority", which only RabbitMQ keeps`,
 		strings.Replace(good, `"headers":{}`, `"headers":{"n":{"l":"1"}}`, 1):        "headers.n is no text, and only RabbitMQ has other headers",
 		strings.Replace(good, `"headers":{}`, `"headers":{"n":{"S":"base64:%"}}`, 1): "is not base64",
