@@ -39,17 +39,34 @@ func existing(t *testing.T, queue string, arguments amqp091.Table) {
 	require.NoError(t, err)
 }
 
+// longName is that of a queue for which the broker cuts the text of a refusal off, before the value of the argument.
+var longName = strings.Repeat("or.ders", 30)
+
 // TestAQueueIsDeclaredAgain by another start of the app, and by one that leaves work queues unchanged, without a warning.
 func TestAQueueIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
-	_, c := testapp.Model(t)
-	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Protect, topology.Leave} {
-		c.WorkQueueMode = mode
-		a := testapp.Build(t, c)
-		require.NoError(t, subscribe(t, a, "orders"))
-		require.NoError(t, subscribe(t, a, "orders"))
-		assert.Zero(t, a.Log.Warnings(""))
+	for _, queue := range []string{"orders", longName} {
+		_, c := testapp.Model(t)
+		for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Protect, topology.Leave} {
+			c.WorkQueueMode = mode
+			a := testapp.Build(t, c)
+			require.NoError(t, subscribe(t, a, queue))
+			require.NoError(t, subscribe(t, a, queue))
+			assert.Zero(t, a.Log.Warnings(""))
+		}
 	}
+}
+
+// TestAValueThatTheBrokerDoesNotShow because the name of the queue is long is set by the app.
+func TestAValueThatTheBrokerDoesNotShow(t *testing.T) {
+	t.Parallel()
+	b, c := testapp.Model(t)
+	b.DeclareQueue(longName, amqp091.Table{"x-dead-letter-exchange": "dead"})
+	err := subscribe(t, testapp.Build(t, c), longName)
+	require.ErrorContains(t, err, "'x-dead-letter-exchange'")
+	require.ErrorContains(t, err, "set it in AMQP.Queue.Arguments")
+	c.AMQP.Queue.Arguments = amqp091.Table{"x-dead-letter-exchange": "dead"}
+	require.NoError(t, subscribe(t, testapp.Build(t, c), longName))
 }
 
 // TestExistingQueuesAreNotChanged: one warning is logged. An unprotected quorum queue is refused where it loses messages.
@@ -58,24 +75,26 @@ func TestExistingQueuesAreNotChanged(t *testing.T) {
 	for _, rules := range model.Versions {
 		for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 			for _, kind := range []string{"classic", "quorum"} {
-				t.Run(fmt.Sprint(rules.Version, mode, kind), func(t *testing.T) {
-					b, c := testapp.ModelOf(t, rules)
-					b.DeclareQueue("or.ders", amqp091.Table{"x-queue-type": kind})
-					c.WorkQueueMode = mode
-					if kind == "quorum" && rules.Version == "4.0.5" {
-						err := subscribe(t, testapp.Build(t, c), "or.ders")
-						require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
-						assert.ErrorContains(t, err, "or.ders")
-						assert.ErrorContains(t, err, "rabbitmqctl set_policy")
-						c.AllowUnprotectedQuorum = true
-					}
-					a := testapp.Build(t, c)
-					for range 3 {
-						require.NoError(t, subscribe(t, a, "or.ders"))
-					}
-					assert.Equal(t, 1, a.Log.Warnings(""))
-					assert.Equal(t, 1, a.Log.Count("rabbitmqctl set_policy"))
-				})
+				for _, queue := range []string{"or.ders", longName} {
+					t.Run(fmt.Sprint(rules.Version, mode, kind, len(queue)), func(t *testing.T) {
+						b, c := testapp.ModelOf(t, rules)
+						b.DeclareQueue(queue, amqp091.Table{"x-queue-type": kind})
+						c.WorkQueueMode = mode
+						if kind == "quorum" && rules.Version == "4.0.5" {
+							err := subscribe(t, testapp.Build(t, c), queue)
+							require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
+							assert.ErrorContains(t, err, queue)
+							assert.ErrorContains(t, err, "rabbitmqctl set_policy")
+							c.AllowUnprotectedQuorum = true
+						}
+						a := testapp.Build(t, c)
+						for range 3 {
+							require.NoError(t, subscribe(t, a, queue))
+						}
+						assert.Equal(t, 1, a.Log.Warnings(""))
+						assert.Equal(t, 1, a.Log.Count("rabbitmqctl set_policy"))
+					})
+				}
 			}
 		}
 	}

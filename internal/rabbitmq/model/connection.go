@@ -230,7 +230,11 @@ func (c *connection) fail(code uint16, reason string, by method) {
 }
 
 // closing returns the fields of the close of a channel or a connection.
+// closing cuts a long reason off, as RabbitMQ does.
 func closing(code uint16, reason string, by method) func(w *writer) {
+	if len(reason) > 255 {
+		reason = reason[:252] + "..."
+	}
 	return func(w *writer) { w.short(code).text(reason).short(numbers[by].class).short(numbers[by].method) }
 }
 

@@ -27,9 +27,10 @@ const maxArguments = 32
 
 // declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to
 // read the arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names,
-// until the broker accepts it.
-func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
+// until the broker accepts it. usual are arguments that the queue is likely to have.
+func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table, error) {
 	arguments := maps.Clone(want.Arguments)
+	tried := map[string]int{}
 	for range maxArguments {
 		channel, err := b.Channel() // another one after each refusal
 		if err != nil {
@@ -40,20 +41,51 @@ func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 			return arguments, nil
 		}
 		differs, ok := refusal.DifferenceIn(err)
-		if !ok || !strings.HasPrefix(differs.Argument, "x-") {
+		argument, have := differs.Argument, any(nil)
+		if ok {
+			have = differs.Value(arguments[argument])
+		} else if argument, ok = refusal.CutArgument(err); ok {
+			all := guesses(argument, usual[argument])
+			if tried[argument] == len(all) {
+				return nil, fmt.Errorf("%w: the name of the queue is so long that the broker does not show the value that "+
+					"it has: set it in AMQP.Queue.Arguments", refusal.Explain("declare queue", want.Name, err))
+			}
+			have = all[tried[argument]]
+			tried[argument]++
+		}
+		if !ok || !strings.HasPrefix(argument, "x-") {
 			return nil, refusal.Explain("declare queue", want.Name, err)
 		}
 		if arguments == nil {
 			arguments = amqp091.Table{}
 		}
-		if have := differs.Value(arguments[differs.Argument]); have != nil {
-			arguments[differs.Argument] = have
+		if have != nil {
+			arguments[argument] = have
 		} else {
-			delete(arguments, differs.Argument)
+			delete(arguments, argument)
 		}
 	}
 	return nil, fmt.Errorf("cannot read the arguments of work queue %q: the broker refused %d declarations", want.Name,
 		maxArguments)
+}
+
+// guesses returns the values to try for an argument where the broker's refusal has no room for the one that it has.
+func guesses(argument string, usual any) []any {
+	all := []any{nil}
+	if usual != nil {
+		all = append(all, usual)
+	}
+	switch argument {
+	case queuearg.QueueType:
+		all = append(all, string(topology.Classic), string(topology.Quorum))
+	case queuearg.DeliveryLimit:
+		all = append(all, int64(queuearg.WorkDeliveryLimit), int64(-1))
+	case queuearg.Overflow:
+		all = append(all, queuearg.DropHead, queuearg.RejectPublish, queuearg.RejectPublish+"-dlx")
+	case queuearg.DeadLetterStrategy:
+		all = append(all, queuearg.AtLeastOnce, "at-most-once")
+	}
+	return all
 }
 
 // Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is
@@ -70,7 +102,7 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 	case err != nil:
 		return nil, false, refusal.Explain("look at queue", queue.Name, err)
 	}
-	have, err = declare(b, queue)
+	have, err = declare(b, queue, queue.Arguments)
 	return have, true, err
 }
 

@@ -62,7 +62,13 @@ func (i *Inspector) Inspect(
 		return t, err
 	}
 	var have amqp091.Table
-	err = whileAbsent(func() (err error) { have, err = declare(b, topology.New(config, app).WorkQueue); return err })
+	protects := config
+	protects.WorkQueueMode = topology.Protect
+	usual := topology.New(protects, app).WorkQueue.Arguments
+	err = whileAbsent(func() (err error) {
+		have, err = declare(b, topology.New(config, app).WorkQueue, usual)
+		return err
+	})
 	if err == nil {
 		err = i.checkQueue(app, have, v, logger)
 	}
