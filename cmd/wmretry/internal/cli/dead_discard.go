@@ -67,8 +67,7 @@ func (d *discard) run(ctx context.Context, at place, _ []string) error {
 	r.Beyond, r.Export = cmp.Or(beyond, r.Beyond), exported
 	options.Progress = r.meter.show
 	summary, err := at.Discard(ctx, at.queue, options)
-	r.end(ctx, summary)
-	return r.finish(err)
+	return r.finish(ctx, summary, err)
 }
 
 // asRedrive returns what a discard has of the options of a redrive.
@@ -93,7 +92,6 @@ func (d *discard) confirm(ctx context.Context, at place) (int, error) {
 	meter := e.meter("count letters in "+safe(at.queue), "selected", asRedrive(options))
 	options.Progress = meter.show
 	counted, err := at.Discard(ctx, at.queue, options)
-	meter.stop()
 	if err != nil {
 		return 0, e.explain(err)
 	}

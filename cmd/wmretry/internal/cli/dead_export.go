@@ -105,7 +105,6 @@ func (e *env) importFile(ctx context.Context, name string, options letters.Redri
 		r := e.report("import", options.To, name, options)
 		options.Progress = r.meter.show
 		summary, err := store.Import(ctx, from, options)
-		r.end(ctx, summary)
-		return r.finish(err)
+		return r.finish(ctx, summary, err)
 	})
 }

@@ -26,15 +26,13 @@ func newRedriveCommand(e *env) *cobra.Command {
 
 // redrive runs a redrive, and prints its summary in any case.
 func (e *env) redrive(ctx context.Context, at place, options letters.Redrive) error {
-	start := time.Now()
 	r := e.report("redrive", at.queue, at.queue, options)
 	options.Progress = r.meter.show
 	summary, err := at.Redrive(ctx, at.queue, options)
-	r.end(ctx, summary)
 	if errors.Is(err, letters.ErrRedead) {
-		r.Causes = deaths(ctx, at, start)
+		r.Causes = deaths(ctx, at, r.meter.start)
 	}
-	return r.finish(err)
+	return r.finish(ctx, summary, err)
 }
 
 // deathsWithin bounds the search for the causes of deaths.

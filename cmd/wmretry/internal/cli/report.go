@@ -27,7 +27,6 @@ type report struct {
 	Export      string          `json:"export,omitzero"`
 	Error       string          `json:"error,omitzero"`
 
-	Words  words  `json:"-"`
 	Beyond string `json:"-"` // what the limit of the meter is, in words
 
 	env    *env
@@ -35,49 +34,19 @@ type report struct {
 	filter letters.Filter
 }
 
-// words are those of one command about its letters.
-type words struct{ verb, Done, Would, Kept, Unseen, From string }
-
-const (
-	lettersAtStart = "letters were in the queue at the start"
-	lettersUnseen  = "not looked at, because the command ended early: they stay"
-)
-
-var commandWords = map[string]words{
-	"redrive": {"sent", "sent back, confirmed and removed", "would be sent back", "selected, and not sent: they stay",
-		lettersUnseen, lettersAtStart},
-	"discard": {"removed", "removed for good", "would be removed", "selected, and not removed: they stay",
-		lettersUnseen, lettersAtStart},
-	"import": {"put back", "put back, and confirmed", "would be put back", "not put back", lettersUnseen,
-		"letters were read from the file"},
-	"drain": {
-		"sent", "sent back to their work queue, confirmed and removed from the tier", "would be sent back",
-		"not sent: they stay on the tier",
-		"came back by themselves meanwhile, or were not looked at", "messages were on the tier at the start",
-	},
-}
-
 // report begins the report of a command that changes a queue, and shows its progress. of names what it changes.
 func (e *env) report(command, queue, of string, o letters.Redrive) *report {
 	r := &report{Command: command, Queue: queue, Address: e.where, DryRun: o.DryRun, env: e,
-		Words: commandWords[command], filter: o.Filter, Beyond: "--limit"}
-	verb := r.Words.verb
-	if r.DryRun {
-		verb = "selected"
-	}
-	r.meter = e.meter(command+" of "+safe(of), verb, o)
+		filter: o.Filter, Beyond: "--limit"}
+	r.meter = e.meter(command+" of "+safe(of), e.text("verb", r), o)
 	return r
 }
 
-// end notes what the command has done.
-func (r *report) end(ctx context.Context, summary letters.Summary) {
-	r.meter.stop()
-	r.Summary, r.Seconds, r.Interrupted = summary, time.Since(r.meter.start).Seconds(), ctx.Err() != nil
-}
-
-// finish prints the report, unless the command did not begin, and returns the error that it ends with.
-func (r *report) finish(err error) error {
+// finish prints the report with what the command has done, unless it did not begin, and returns the error that it ends
+// with.
+func (r *report) finish(ctx context.Context, summary letters.Summary, err error) error {
 	e := r.env
+	r.Summary, r.Seconds, r.Interrupted = summary, time.Since(r.meter.start).Seconds(), ctx.Err() != nil
 	if err != nil && r.Summary == (letters.Summary{}) {
 		return e.explain(err)
 	}
@@ -125,23 +94,25 @@ type meter struct {
 
 	start time.Time
 
-	mu      sync.Mutex
-	last    time.Time // the time of the last line
-	phase   letters.Phase
-	stopped bool
+	mu    sync.Mutex
+	last  time.Time // the time of the last line
+	phase letters.Phase
 }
 
-// meter starts a meter for options. Its caller stops it before it prints.
+// meter starts a meter for options.
 func (e *env) meter(title, verb string, o letters.Redrive) *meter {
 	now := time.Now()
 	return &meter{env: e, title: title, verb: verb, some: selects(o.Filter), limit: o.Limit, start: now, last: now}
 }
 
-// show shows progress. It is a letters.Redrive.Progress.
+// show shows progress, and nothing more at its end. It is a letters.Redrive.Progress.
 func (m *meter) show(p letters.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopped || p.Phase == letters.Ended {
+	if p.Phase == letters.Ended {
+		if m.env.errTerminal {
+			_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint())
+		}
 		return
 	}
 	changed := p.Phase != m.phase
@@ -194,14 +165,4 @@ func (m *meter) message(p letters.Progress) string {
 		message += ", " + thousands(p.Redead) + " died again"
 	}
 	return message
-}
-
-// stop removes the line from the terminal.
-func (m *meter) stop() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.env.errTerminal {
-		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint())
-	}
-	m.stopped = true
 }

@@ -34,11 +34,10 @@ func newDrainCommand(e *env) *cobra.Command {
 			r := e.report("drain", tier, tier, o)
 			o.Progress = r.meter.show
 			summary, err := store.Drain(ctx, tier, o)
-			r.end(ctx, summary)
 			if errors.Is(err, letters.ErrNoQueue) {
 				return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
 			}
-			return r.finish(err)
+			return r.finish(ctx, summary, err)
 		})
 	})
 }

@@ -186,8 +186,8 @@ func TestImportCommand(t *testing.T) {
 	var out bytes.Buffer
 	e := &env{stdout: &out, flags: flags{prefix: "shop"}}
 	r := e.report("discard", "orders.dead", "", letters.Redrive{})
-	r.Summary, r.Export = letters.Summary{Done: 1, Total: 1}, "old letters.jsonl"
-	assert.NoError(t, r.finish(nil))
+	r.Export = "old letters.jsonl"
+	assert.NoError(t, r.finish(t.Context(), letters.Summary{Done: 1, Total: 1}, nil))
 	assert.Contains(t, out.String(), "`wmretry dead import 'old letters.jsonl' --prefix shop` puts them back")
 }
 
@@ -196,9 +196,9 @@ func TestTheReportOfLettersThatDiedAgain(t *testing.T) {
 	var out bytes.Buffer
 	e := &env{stdout: &out, kind: backend.RabbitMQ}
 	r := e.report("redrive", "orders.dead", "", letters.Redrive{})
-	r.Summary = letters.Summary{Total: 40, Done: 3, Other: 4, Unseen: 33, Redead: 3}
+	summary := letters.Summary{Total: 40, Done: 3, Other: 4, Unseen: 33, Redead: 3}
 	r.Causes = []letters.Group{{Count: 3, Cause: letters.Cause{DeadReason: "exhausted", Reason: "connection refused"}}}
-	err := r.finish(fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
+	err := r.finish(t.Context(), summary, fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
 	assert.ErrorIs(t, err, letters.ErrRedead)
 	for _, line := range []string{
 		`Redrive of orders\.dead, stopped early \(0s\)`, ` +3  sent back, confirmed and removed`,
