@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -107,30 +108,28 @@ func either[T any](condition bool, yes, no T) T {
 
 // flights counts the messages that handlers have, where Health does not.
 type flights struct {
-	most int
-
-	mu       sync.Mutex
-	handlers map[string]int // how many each handler has; 0: it has had some
+	mu     sync.Mutex
+	counts figures // how many each handler has; 0: it has had some
 }
 
 // A flight is a message that a handler has. The context of the message has it.
 type flight struct {
 	handler string
-	ended   bool
+	ended   atomic.Bool
 }
 
-func newFlights(most int) *flights { return &flights{most: most, handlers: map[string]int{}} }
+func newFlights(most int) *flights { return &flights{counts: newFigures(most)} }
+
+func (f *flights) add(n float64, handler string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counts.add(inFlight, sum, n, labels{handler})
+}
 
 // begin is the hook Begin.
 func (f *flights) begin(e retry.Event) context.Context {
-	one := &flight{handler: e.Handler}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, known := f.handlers[one.handler]; !known && len(f.handlers) >= f.most {
-		one.handler = other
-	}
-	f.handlers[one.handler]++
-	return context.WithValue(orBackground(e.Context), f, one)
+	f.add(1, e.Handler)
+	return context.WithValue(orBackground(e.Context), f, &flight{handler: e.Handler})
 }
 
 // event is the hook Event. An event of a message whose handler was not called has no flight.
@@ -138,13 +137,8 @@ func (f *flights) event(e retry.Event) {
 	if e.Outcome == retry.Held || e.Context == nil {
 		return
 	}
-	if one, found := e.Context.Value(f).(*flight); found {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if !one.ended {
-			one.ended = true
-			f.handlers[one.handler]--
-		}
+	if one, found := e.Context.Value(f).(*flight); found && one.ended.CompareAndSwap(false, true) {
+		f.add(-1, one.handler)
 	}
 }
 
@@ -152,7 +146,7 @@ func (f *flights) event(e retry.Event) {
 func (f *flights) gather(to figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for handler, messages := range f.handlers {
-		to.add(inFlight, sum, float64(messages), labels{handler})
+	for of, messages := range f.counts.each(inFlight) {
+		to.add(inFlight, sum, messages, of)
 	}
 }

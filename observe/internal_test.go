@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -50,7 +51,7 @@ func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 		ctx := both.Begin(retry.Event{Context: context.Background()})
 		assert.Equal(t, "span", ctx.Value(bothKey{}))
 		if counted != nil {
-			assert.Equal(t, map[string]int{"": 1}, counted.handlers)
+			assert.Equal(t, map[labels]float64{{}: 1}, maps.Collect(counted.counts.each(inFlight)))
 		}
 		assert.Panics(t, func() { both.Event(retry.Event{Context: ctx}) })
 		both.Produced(ctx, nil)

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -164,7 +165,7 @@ func (t *traces) Event(e retry.Event) {
 	case e.Outcome == retry.Held:
 		if a.span.IsRecording() {
 			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
-				semconv.ErrorTypeKey.String(typeOf(e.Err))))
+				semconv.ErrorTypeKey.String(panics.TypeOf(e.Err))))
 		}
 	default:
 		defer a.span.End()
@@ -280,10 +281,10 @@ type failure struct{ errorType, message, description string }
 // is not that of this failure.
 func failureOf(e *retry.Event) failure {
 	if !e.Outcome.Waits() && !e.Outcome.GivenUp() && e.Outcome != retry.Discarded {
-		name := typeOf(e.Err)
+		name := panics.TypeOf(e.Err)
 		return failure{errorType: name, description: string(e.Outcome) + ": " + name}
 	}
-	of, reason := cmp.Or(e.Record.ErrorType, typeOf(e.Err)), e.Record.Reason
+	of, reason := cmp.Or(e.Record.ErrorType, panics.TypeOf(e.Err)), e.Record.Reason
 	return failure{errorType: of, message: reason, description: cmp.Or(reason, of)}
 }
 

@@ -1,8 +1,6 @@
 package observe
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -82,14 +80,4 @@ func (t *traces) groupOf(key spanKey) string {
 		}
 	}
 	return ""
-}
-
-// typeOf returns the type of the error's root, as ErrorType of a failure record.
-func typeOf(err error) (name string) {
-	name = fmt.Sprintf("%T", err)
-	defer func() { _ = recover() }() // an Unwrap that panics
-	for root := err; root != nil; root = errors.Unwrap(root) {
-		name = fmt.Sprintf("%T", root)
-	}
-	return name
 }

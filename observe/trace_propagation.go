@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
 // maxTraceparent is the longest text that is read as a traceparent. The failure record keeps no longer one.
@@ -172,7 +173,7 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) (er
 		for _, span := range spans {
 			if err != nil && span.IsRecording() {
 				span.RecordError(err)
-				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(err)))
+				span.SetAttributes(semconv.ErrorTypeKey.String(panics.TypeOf(err)))
 				span.SetStatus(codes.Error, err.Error())
 			}
 			span.End()

@@ -1,9 +1,7 @@
 package middleware
 
 import (
-	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -93,18 +91,12 @@ func errorText(err error, bytes int) (text string) {
 	return cut(text, bytes)
 }
 
-// errorType returns the type of the error's root, because the types of wrappers say little.
+// errorType returns the type of the error's root, bounded.
 func errorType(err error) string {
 	if recovered, is := err.(recoveredPanic); is {
 		err = recovered.PanicError
 	}
-	root := err
-	_ = panics.Call(func() { // the Unwrap of some errors panics
-		for next := err; next != nil; next = errors.Unwrap(next) {
-			root = next
-		}
-	})
-	return cut(reflect.TypeOf(root).String(), maxErrorType)
+	return cut(panics.TypeOf(err), maxErrorType)
 }
 
 // cut returns at most this many bytes of the text, as valid UTF-8.

@@ -42,6 +42,18 @@ func Error(name string, f func() error) (err error) {
 	return err
 }
 
+// TypeOf returns the type of an error's root, because the types of wrappers say little. The Unwrap of some errors
+// panics.
+func TypeOf(err error) (name string) {
+	name = fmt.Sprintf("%T", err)
+	_ = Call(func() {
+		for root := err; root != nil; root = errors.Unwrap(root) {
+			name = fmt.Sprintf("%T", root)
+		}
+	})
+	return name
+}
+
 // newPanicError must be called by the deferred function that recovers the value. Later the stack of the panic is gone.
 func newPanicError(value any) *retry.PanicError {
 	return &retry.PanicError{Value: value, Stack: debug.Stack(), Place: placeOfPanic()}
