@@ -143,6 +143,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, r retry.
 	m.inCall++
 	f := &flight{process: p, from: time.Now(), called: true, state: state{r.Failures, r.Snoozes},
 		probe: is.probe}
+	l.endWait(m, f)
 	m.flights = append(m.flights, f)
 	l.awaitsAck(p, f, msg)
 	if p.dead.Load() {
@@ -163,6 +164,16 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, r retry.
 	}
 	l.isProbe(p, m)
 	return m.calls == 1, f
+}
+
+// endWait ends the hold of a message that was to wait for its key: where no tier takes it, its handler is called.
+func (l *ledger) endWait(m *letter, call *flight) {
+	for _, f := range m.flights {
+		if f.process == call.process && f.state == call.state && !f.called && f.held {
+			f.settled, f.held = call.from, false
+			f.process.holding(m.queue, -1)
+		}
+	}
 }
 
 // awaitsAck notes when a message is acked or nacked whose handler produces another one. Its outcome is reported before

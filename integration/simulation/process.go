@@ -240,7 +240,9 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
 	p.keepsShare(queue, id, is)
-	p.holds(queue, id)
+	if plan.tenants == nil || !plan.mayHave(withheld) { // else a message may wait for a tier before its call
+		p.holds(queue, id)
+	}
 	defer p.leaves(queue, id)
 	if p.world.hangs(id) {
 		l.outlasts(queue, id, record)
