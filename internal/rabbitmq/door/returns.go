@@ -249,7 +249,7 @@ func (r *returns) restore(exchange string, t topology.Topology, broker subscribe
 // report logs when checks of a queue begin to fail, and when they no longer do. A lost connection is logged elsewhere.
 func (r *returns) report(name string, err error) {
 	var refused *amqp091.Error
-	failing := errors.As(err, &refused) && refused.Server
+	failing := errors.As(err, &refused) && refused.Server && !wire.IsLost(err)
 	switch fields := (watermill.LogFields{"queue": name}); {
 	case failing && !r.failing[name]:
 		r.failing[name] = true
