@@ -100,6 +100,30 @@ func TestExistingQueuesAreNotChanged(t *testing.T) {
 	}
 }
 
+// TestAQueueOfTheDefaultTypeIsRefused where that is quorum, also by an app that leaves its work queues as they are.
+func TestAQueueOfTheDefaultTypeIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, rules := range model.Versions {
+		for _, kind := range []string{"", "classic", "quorum"} {
+			for _, own := range []amqp091.Table{nil, {"x-queue-type": "classic"}} {
+				b, c := testapp.ModelOf(t, rules)
+				b.SetDefaultType(kind)
+				c.WorkQueueMode, c.AMQP.Queue.Arguments = topology.Leave, own
+				for range 2 { // the first one declares the queue
+					err := subscribe(t, testapp.Build(t, c), "orders")
+					if kind == "quorum" && own == nil && rules.Version == "4.0.5" {
+						require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
+					} else {
+						require.NoError(t, err)
+					}
+				}
+				c.AllowUnprotectedQuorum = true
+				require.NoError(t, subscribe(t, testapp.Build(t, c), "orders"))
+			}
+		}
+	}
+}
+
 // TestExistingQuorumQueueIsProtectedByAPolicy follows docs/adopting.md: the command that the library prints protects a quorum
 // queue without a dead-letter exchange, and AllowUnprotectedQuorum accepts it.
 func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {

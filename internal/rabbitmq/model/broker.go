@@ -67,6 +67,7 @@ type Broker struct {
 	down        bool
 	blocked     bool
 	refuse      func(queue string) uint16
+	defaultType string         // the type of queues that are declared without one; empty: classic
 	withheld    *regexp.Regexp // the queues whose confirms wait
 	takes       bool           // these take what is published
 	answers     []func()       // the answers that wait

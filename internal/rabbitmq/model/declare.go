@@ -201,6 +201,9 @@ func (ch *channel) declare(name string, r reader) {
 	bits, arguments := r.octet(), r.table()
 	passive, durable, exclusive, autoDelete := bits&1 != 0, bits&2 != 0, bits&4 != 0, bits&8 != 0
 	q, invalid := b.queues[name], ""
+	if arguments["x-queue-type"] == nil && b.defaultType != "" && durable && !exclusive && !autoDelete {
+		arguments["x-queue-type"] = b.defaultType
+	}
 	if arguments["x-queue-type"] == "quorum" {
 		switch {
 		case autoDelete:

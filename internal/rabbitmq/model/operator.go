@@ -126,6 +126,9 @@ func (b *Broker) PurgeQueue(name string) (purged int) {
 	return purged
 }
 
+// SetDefaultType sets the type of the queues of the virtual host that are declared without one.
+func (b *Broker) SetDefaultType(kind string) { b.locked(func() { b.defaultType = kind }) }
+
 // DeclareQueue declares a durable queue, as another client does.
 func (b *Broker) DeclareQueue(name string, arguments amqp091.Table) {
 	b.locked(func() {

@@ -69,6 +69,32 @@ func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table,
 		maxArguments)
 }
 
+// typed returns the arguments of a work queue that exists, with its type where that is quorum: one that was declared
+// without a type has the default of the virtual host, and the app may leave it as it is.
+func typed(b Broker, app topology.Queue, have amqp091.Table) (amqp091.Table, error) {
+	_, protected := have[queuearg.DeadLetterExchange]
+	if protected || have[queuearg.QueueType] != nil || !app.Durable {
+		return have, nil
+	}
+	channel, err := b.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot look at the type of work queue %q: %w", app.Name, err)
+	}
+	quorum := maps.Clone(have)
+	if quorum == nil {
+		quorum = amqp091.Table{}
+	}
+	quorum[queuearg.QueueType] = string(topology.Quorum)
+	_, err = channel.QueueDeclare(app.Name, app.Durable, false, false, false, quorum)
+	switch {
+	case refusal.IsCode(err, amqp091.PreconditionFailed):
+		return have, nil
+	case err != nil:
+		return nil, refusal.Explain("declare queue", app.Name, err)
+	}
+	return quorum, nil
+}
+
 // guesses returns the values to try for an argument where the broker's refusal has no room for the one that it has.
 func guesses(argument string, usual any) []any {
 	all := []any{nil}

@@ -67,6 +67,9 @@ func (i *Inspector) Inspect(
 	usual := topology.New(protects, app).WorkQueue.Arguments
 	err = whileAbsent(func() (err error) {
 		have, err = declare(b, topology.New(config, app).WorkQueue, usual)
+		if err == nil && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
+			have, err = typed(b, app, have)
+		}
 		return err
 	})
 	if err == nil {
