@@ -1,6 +1,7 @@
 package observe
 
 import (
+	_ "embed"
 	"slices"
 	"strings"
 )
@@ -51,73 +52,42 @@ var (
 	byBoth       = []string{labelTopic, labelHandler}
 	byQueue      = []string{labelHandler, labelQueue}
 	byConnection = []string{labelConnection}
+	byOutcome    = []string{labelTopic, labelHandler, labelOutcome, labelReason}
+	byLimit      = []string{labelHandler, labelKey, labelReason}
+	byPlace      = []string{labelKind, labelQueue, labelTier}
 )
 
 // The metrics.
 var (
-	outcomes = metricOf(counter, "outcomes", "{delivery}",
-		[]string{labelTopic, labelHandler, labelOutcome, labelReason},
-		"Deliveries by their outcome. The reason is the dead reason of a message that is given up, else the name of the "+
-			"rule that has decided, else it is empty.")
-	handlerDuration = metricOf(histogram, "handler.duration", "s", byBoth,
-		"How long each call of a handler took.").within(seconds)
-	failuresBeforeSuccess = metricOf(histogram, "failures_before_success", "{failure}", byBoth,
-		"How often a message had failed when its handler succeeded.").within(failureSteps)
-	ageAtSuccess = metricOf(histogram, "age_at_success", "s", byBoth, "How long ago a message had failed first when "+
-		"its handler succeeded. Messages that have not failed do not count.").within(longSeconds)
-	ageAtDeath = metricOf(histogram, "age_at_death", "s", byBoth,
-		"How long ago a message had failed first when it became a dead letter.").within(longSeconds)
-	calls = metricOf(gauge, "calls", "{call}", byHandler,
-		"How many places of the concurrency are taken: by calls, and by messages that keep theirs after the call.").read(sum)
-	inFlight = metricOf(gauge, "in_flight", "{message}", byHandler, "Messages that handlers have now: calls, those "+
-		"that wait for confirms, and those that are held.").read(sum)
-	holding = metricOf(gauge, "holding", "{message}", byHandler,
-		"Messages that are held, because their copies cannot be published.").read(sum)
-	paused = metricOf(gauge, "paused", "{handler}", []string{labelHandler, labelReason}, "1 while the handler takes "+
-		"no new messages for this reason (paused, failing or holding), else 0.").read(largest)
-	concurrency = metricOf(gauge, "concurrency", "{call}", byHandler,
-		"How many calls of the handler run at most, all its subscriptions together.").read(sum)
-	prefetch = metricOf(gauge, "prefetch", "{message}", byHandler,
-		"How many messages the handler has in flight at most, all its subscriptions together.").read(sum)
-	consuming = metricOf(gauge, "consuming", "{handler}", byBoth,
-		"1 while messages of the topic are delivered to the handler, else 0.").read(smallest)
-	orderWaiting = metricOf(gauge, "order.waiting", "{message}", byQueue, "Messages that wait for their retry or are "+
-		"blocked, and those behind them: in the partition with most.").read(largest)
-	orderBlocked = metricOf(gauge, "order.blocked", "{message}", byQueue, "Messages that wait for an operator: the "+
-		"handler has Order.Block.").read(sum)
-	keyLimit = metricOf(gauge, "key.limit", "{call}", []string{labelHandler, labelKey, labelReason}, "How many calls of "+
-		"a limited key run at most: 0 while it pauses. The reason is failing, slow, retry after, paused or limited. A key "+
-		"that is not limited has none.").read(smallest)
-	keyParked = metricOf(gauge, "key.parked", "{message}", []string{labelHandler, labelKey}, "How often messages of a "+
-		"key had to wait, since the process has seen it first. Only the 20 keys of Health have it.").read(sum)
-	lateness = metricOf(histogram, "lateness", "s", []string{labelTopic, labelTier}, "How long after its due time a "+
-		"retry began, by the clocks of two hosts. It includes the time in the work queue. A due time that lies more "+
-		"than MaxDelay back does not count: it is forged.").within(seconds)
-	publishes = metricOf(counter, "publishes", "{message}", []string{labelKind, labelResult}, "Messages that were "+
-		"published, by kind (copy: of a message that failed; app: of the app) and result.")
-	publishDuration = metricOf(histogram, "publish.duration", "s", []string{labelKind},
-		"How long a call of the publisher took, until the last confirm.").within(seconds)
-	connected = metricOf(gauge, "connected", "{connection}", byConnection,
-		"1 while the connection (consuming, publishing or moving) is open, else 0.").read(smallest)
-	blocked = metricOf(gauge, "blocked", "{connection}", byConnection,
-		"1 while the broker blocks the connection because of an alarm, else 0.").read(largest)
-	reconnects = metricOf(counter, "reconnects", "{reconnect}", byConnection,
-		"How often the connection was opened again.").read(sum)
-	deliveries = metricOf(counter, "deliveries", "{delivery}", byBoth,
-		"Messages that the subscriber has received.").read(sum)
-	redeliveries = metricOf(counter, "redeliveries", "{delivery}", byBoth,
-		"Deliveries of messages that the broker had delivered before.").read(sum)
-	consumerRestarts = metricOf(counter, "consumer_restarts", "{restart}", byBoth,
-		"How often the subscriber began to consume again.").read(sum)
-	waiting = metricOf(gauge, "waiting", "{message}", []string{labelKind, labelQueue, labelTier},
-		"Messages that wait in a queue, by kind (tier, inbox, work, dead, orphans).").read(largest)
-	waitingDue = metricOf(gauge, "waiting.due", "s", []string{labelQueue, labelTier}, "The longest time until the "+
-		"first message of a tier is due. RabbitMQ does not show how long it has waited: it is the delay of the "+
-		"tier.").read(smallest)
-	waitingAge = metricOf(gauge, "waiting.age", "s", nil, "How old the figures of watermill_retry_waiting are. It "+
-		"also grows while the broker has not answered yet.").read(largest)
-	overdue = metricOf(gauge, "overdue", "{message}", []string{labelQueue},
-		"Messages of a tier or inbox whose delay is over and which the broker cannot forward.").read(largest)
+	outcomes              = metricOf(counter, "outcomes", "{delivery}", byOutcome)
+	handlerDuration       = metricOf(histogram, "handler.duration", "s", byBoth).within(seconds)
+	failuresBeforeSuccess = metricOf(histogram, "failures_before_success", "{failure}", byBoth).within(failureSteps)
+	ageAtSuccess          = metricOf(histogram, "age_at_success", "s", byBoth).within(longSeconds)
+	ageAtDeath            = metricOf(histogram, "age_at_death", "s", byBoth).within(longSeconds)
+	calls                 = metricOf(gauge, "calls", "{call}", byHandler).read(sum)
+	inFlight              = metricOf(gauge, "in_flight", "{message}", byHandler).read(sum)
+	holding               = metricOf(gauge, "holding", "{message}", byHandler).read(sum)
+	paused                = metricOf(gauge, "paused", "{handler}", []string{labelHandler, labelReason}).read(largest)
+	concurrency           = metricOf(gauge, "concurrency", "{call}", byHandler).read(sum)
+	prefetch              = metricOf(gauge, "prefetch", "{message}", byHandler).read(sum)
+	consuming             = metricOf(gauge, "consuming", "{handler}", byBoth).read(smallest)
+	orderWaiting          = metricOf(gauge, "order.waiting", "{message}", byQueue).read(largest)
+	orderBlocked          = metricOf(gauge, "order.blocked", "{message}", byQueue).read(sum)
+	keyLimit              = metricOf(gauge, "key.limit", "{call}", byLimit).read(smallest)
+	keyParked             = metricOf(gauge, "key.parked", "{message}", []string{labelHandler, labelKey}).read(sum)
+	lateness              = metricOf(histogram, "lateness", "s", []string{labelTopic, labelTier}).within(seconds)
+	publishes             = metricOf(counter, "publishes", "{message}", []string{labelKind, labelResult})
+	publishDuration       = metricOf(histogram, "publish.duration", "s", []string{labelKind}).within(seconds)
+	connected             = metricOf(gauge, "connected", "{connection}", byConnection).read(smallest)
+	blocked               = metricOf(gauge, "blocked", "{connection}", byConnection).read(largest)
+	reconnects            = metricOf(counter, "reconnects", "{reconnect}", byConnection).read(sum)
+	deliveries            = metricOf(counter, "deliveries", "{delivery}", byBoth).read(sum)
+	redeliveries          = metricOf(counter, "redeliveries", "{delivery}", byBoth).read(sum)
+	consumerRestarts      = metricOf(counter, "consumer_restarts", "{restart}", byBoth).read(sum)
+	waiting               = metricOf(gauge, "waiting", "{message}", byPlace).read(largest)
+	waitingDue            = metricOf(gauge, "waiting.due", "s", []string{labelQueue, labelTier}).read(smallest)
+	waitingAge            = metricOf(gauge, "waiting.age", "s", nil).read(largest)
+	overdue               = metricOf(gauge, "overdue", "{message}", []string{labelQueue}).read(largest)
 )
 
 // Metrics returns all metrics, in the order of the list in docs/observability.md.
@@ -131,11 +101,22 @@ func Metrics() []Metric {
 	}
 }
 
+// metricsText has the description of each metric, by its name.
+//
+//go:embed metrics.txt
+var metricsText string
+
 // metricOf returns a metric. Its name in Prometheus is the one that the exporter of OpenTelemetry gives it.
-func metricOf(kind, name, unit string, labels []string, description string) Metric {
+func metricOf(kind, name, unit string, labels []string) Metric {
+	_, description, found := strings.Cut(metricsText, "\n# "+name+"\n")
+	if !found {
+		panic("metrics.txt has no metric " + name)
+	}
+	description, _, _ = strings.Cut(description, "\n# ")
 	name = "watermill.retry." + name
 	return Metric{
-		Name: name, Kind: kind, Unit: unit, Labels: labels, Description: description,
+		Name: name, Kind: kind, Unit: unit, Labels: labels,
+		Description: strings.Join(strings.Fields(description), " "),
 		Prometheus: strings.ReplaceAll(name, ".", "_") + either(unit == "s", "_seconds", "") +
 			either(kind == counter, "_total", ""),
 	}
