@@ -200,6 +200,12 @@ func TestAloneALetterThatCannotBeReplaced(t *testing.T) {
 			require.NoError(t, failed)
 		}
 	}
+	for l, err := range store.Browse(t.Context(), queue, letters.Filter{}) { // a loop that ends early gets no error
+		require.NoError(t, err)
+		require.NotEmpty(t, l.ID)
+		break
+	}
+	require.Equal(t, count, testapp.Depth(t, queue))
 }
 
 // TestAloneALookInAnAlarm: the broker takes no copies until the alarm ends. A look that may need them returns at once with

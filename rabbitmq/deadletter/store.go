@@ -149,12 +149,18 @@ func (s *Store) managementClient() (*management.Client, error) {
 }
 
 // Browse implements letters.Store. After an error of the broker the iteration ends with it: call Browse again.
+// Where a loop has ended early, the error is only logged.
 func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
 	return func(yield func(*letters.Letter, error) bool) {
-		err := s.browse(ctx, queue, filter,
-			func(_ *amqp091.Delivery, l *letters.Letter) bool { return yield(l, nil) })
-		if err != nil {
+		more := true
+		err := s.browse(ctx, queue, filter, func(_ *amqp091.Delivery, l *letters.Letter) bool {
+			more = yield(l, nil)
+			return more
+		})
+		if err != nil && more {
 			yield(nil, err)
+		} else if err != nil { // the loop has ended before, and gets none
+			s.logger.Error("A look at letters ended with an error", err, watermill.LogFields{"queue": queue})
 		}
 	}
 }
