@@ -29,8 +29,8 @@ func (l *log) line(level, msg string, err error, fields watermill.LogFields) {
 		text = fmt.Sprintf("%s: %v", msg, err)
 	}
 	l.process.world.broker.Note("process %d: %s%s", l.process.number, level, text)
-	if fields["message_uuid"] != nil && l.process.world.plan.mayHave(withheld) {
-		return // a message has many copies: each minute without a confirm makes another one of each
+	if fields["message_uuid"] != nil && l.process.world.plan.mayHave(withheld, noDeclare) {
+		return // a message has many copies: a minute without a confirm, or a lost connection, makes another one of each
 	}
 	if msg == "The consumer gives way to another one" {
 		l.process.world.ledger.givesWay(fields["reason"] == handsOver)

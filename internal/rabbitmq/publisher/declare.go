@@ -15,8 +15,13 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// declareTimeout is how long a message waits for a declaration.
-const declareTimeout = 10 * time.Second
+const (
+	// declareTimeout is how long a message waits for a declaration.
+	declareTimeout = 10 * time.Second
+	// restTime is how long nothing is declared after a declaration that has ended its connection, with all that is in
+	// flight on it: messages that need one come many at a time.
+	restTime = time.Second
+)
 
 // Declarations declare what messages need on the broker: an exchange, or a queue. At most one call for each is under
 // way. A call that hangs stays, so that later messages join it and do not start another one.
@@ -24,6 +29,13 @@ type Declarations struct {
 	connection *Connection
 	name       string // the name of what declares, for errors
 	once       wire.Once[string]
+	resting    atomic.Pointer[rest]
+}
+
+// A rest is the time after a declaration that has ended its connection. The broker's codes for that are 501 to 541.
+type rest struct {
+	ends time.Time
+	err  error // of that declaration
 }
 
 // NewDeclarations returns declarations with a name for errors. The functions that its methods get may use the channel
@@ -111,11 +123,19 @@ func (d *Declarations) do(
 		timeoutError(fmt.Sprintf("%s did not return in time, within %s", d.name, declareTimeout)))
 	defer cancel()
 	return d.once.Do(ctx, on.Number(), to, lostAt, func() error {
+		if r := d.resting.Load(); r != nil && time.Now().Before(r.ends) {
+			return r.err
+		}
 		channel, err := on.Client.Channel()
 		if err != nil {
 			return err
 		}
 		defer func() { _ = channel.Close() }()
-		return panics.Error(d.name, func() error { return declare(channel) })
+		err = panics.Error(d.name, func() error { return declare(channel) })
+		var exception *amqp091.Error
+		if errors.As(err, &exception) && exception.Server && exception.Code >= amqp091.FrameError {
+			d.resting.Store(&rest{time.Now().Add(restTime), err})
+		}
+		return err
 	})
 }

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"sync"
@@ -62,6 +63,48 @@ func TestThePublisherReconnects(t *testing.T) {
 		assert.Equal(t, 1, health.Reconnects)
 		require.NotEmpty(t, health.LastError, "it is kept")
 		assert.False(t, health.Since.Before(health.LastErrorAt))
+	})
+}
+
+// A declaration that the broker cannot make costs the connection, with all that is in flight on it, and not once for each
+// message that needs it.
+func TestADeclarationThatEndsTheConnectionRests(t *testing.T) {
+	t.Parallel()
+	onModel(t, 64, func(t *testing.T, b *model.Broker, p *Connection) {
+		b.Refuse(func(string) uint16 { return amqp091.InternalError })
+		d := p.NewDeclarations("declare")
+		var calls sync.WaitGroup
+		ends := time.Now().Add(10 * time.Second)
+		for i := range 20 {
+			calls.Go(func() {
+				for time.Now().Before(ends) {
+					m := messageOf(t.Context(), fmt.Sprint("message ", i))
+					m.RoutingKey = fmt.Sprint("tier ", i%3)
+					if err := p.SendOne(m); errors.Is(err, publish.ErrUnroutable) {
+						err = d.Resend(m, m.RoutingKey, err, time.Now(), func(channel *amqp091.Channel) error {
+							_, err := channel.QueueDeclare(m.RoutingKey, true, false, false, false, nil)
+							return err
+						})
+						assert.ErrorIs(t, err, publish.ErrUnroutable)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		calls.Wait()
+		reconnects := p.Health().Reconnects
+		assert.LessOrEqual(t, reconnects, 10)
+		assert.Positive(t, reconnects)
+		b.Refuse(nil)
+		time.Sleep(time.Second)
+		m := messageOf(t.Context(), "after")
+		m.RoutingKey = "tier 0"
+		err := p.SendOne(m)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
+		require.NoError(t, d.Resend(m, m.RoutingKey, err, time.Now(), func(*amqp091.Channel) error {
+			b.DeclareQueue(m.RoutingKey, amqp091.Table{"x-queue-type": "quorum"})
+			return nil
+		}))
 	})
 }
 

@@ -119,16 +119,18 @@ func (l *Loop) first() (first Session, err error) {
 func (l *Loop) run(n Session) {
 	pause := l.connection.config.Pause()
 	pause.Max = min(pause.Max, longestAgain)
+	inform := l.Logger.Info        // no news are the steps of a breaker: several in a second
 	for n != nil || !l.stopped() { // a session that is stopped at once is retired, too
 		if n == nil {
 			if n = l.reopen(); n == nil {
+				inform = l.Logger.Info
 				continue
 			}
 			if l.lost.connection != nil {
 				l.reconnects.Add(1)
 			}
 			l.adopt(n)
-			l.Logger.Info("Consuming again", watermill.LogFields{"prefetch": n.Fetches()})
+			inform("Consuming again", watermill.LogFields{"prefetch": n.Fetches()})
 		}
 		began := time.Now()
 		reason := n.Keep()
@@ -137,8 +139,11 @@ func (l *Loop) run(n Session) {
 			l.fail(reason)
 		}
 		n.Retire(reason)
-		if l.steps = reason == errLimit || reason == errAside; !l.steps {
+		if l.steps = reason == errLimit || reason == errAside; l.steps {
+			inform = l.Logger.Debug
+		} else {
 			l.setConsuming(false)
+			inform = l.Logger.Info
 		}
 		n = nil
 		switch {
@@ -149,7 +154,7 @@ func (l *Loop) run(n Session) {
 			l.Logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
 				watermill.LogFields{"in_flight": l.InFlight.Load()})
 		case IsPlanned(reason):
-			l.Logger.Info("The consumer gives way to another one", watermill.LogFields{"reason": reason.Error()})
+			inform("The consumer gives way to another one", watermill.LogFields{"reason": reason.Error()})
 		default:
 			l.lost.connection, l.lost.at = l.declared, time.Now()
 			l.Logger.Error("The consumer has ended, consuming again", reason, nil)
