@@ -35,7 +35,7 @@ type Declarations struct {
 // A rest is the time after a declaration that has ended its connection. The broker's codes for that are 501 to 541.
 type rest struct {
 	ends time.Time
-	err  error // of that declaration
+	err  error // the declaration's
 }
 
 // NewDeclarations returns declarations with a name for errors. The functions that its methods get may use the channel
