@@ -3,8 +3,6 @@ package deadletter
 import (
 	"context"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,17 +21,13 @@ type limit int64
 
 const (
 	unknown limit = -1
-	never   limit = math.MaxInt64
+	never   limit = workqueue.NoLimit
 
-	// defaultLimit is that of a quorum queue from RabbitMQ 4.0 on, unless it has another one.
-	defaultLimit limit = 20
 	// lowestLimit is the lowest one of a queue that is looked at without Config.AnyLimit.
 	lowestLimit limit = 5
 	// limitMargin is how many deliveries before the limit a letter is replaced by a copy. Each lost connection takes
 	// one of them.
 	limitMargin limit = lowestLimit - 1
-	// farLimit is a limit that is not reached by hand. Queues of the library have a million.
-	farLimit limit = 100_000
 
 	// stateWithin is how long the management API may take until it states the policies of a queue, and statePause is
 	// how often it is asked.
@@ -41,33 +35,15 @@ const (
 	statePause  = time.Second
 )
 
-// limitOf returns the delivery limit of a quorum queue from those that are set, by its argument and by its policies.
-// known is false where the policies are not known; then the argument decides only where no policy can change the
-// answer.
+// limitOf returns the delivery limit of a quorum queue from those that are set. known is false where the policies are
+// not known; then the limit decides only where no policy can change the answer.
 func limitOf(version string, known bool, set ...int64) limit {
-	old, lowest := isOld(version), int64(-1)
-	if len(set) > 0 {
-		lowest = slices.Min(set)
-	}
-	if !old && len(set) > 0 && lowest < 0 { // from 4.0 on a limit takes the place of no limit
-		lowest = slices.Max(set)
-	}
-	switch {
-	case len(set) > 0 && lowest < 0 && old:
-		return 0 // -1 is below the first count
-	case !known && (lowest < 0 || limit(lowest) >= lowestLimit):
+	l := limit(workqueue.DeliveryLimit(version, set...))
+	if !known && l >= lowestLimit {
 		return unknown
-	case lowest >= 0:
-		return limit(lowest)
-	case len(set) == 0 && !old:
-		return defaultLimit
 	}
-	return never
+	return l
 }
-
-// isOld reports whether a broker is older than 4.0: a quorum queue without a limit has none there, and -1 means no
-// delivery at all.
-func isOld(version string) bool { return strings.HasPrefix(version, "3.") }
 
 // replacedAt returns the count of deliveries from which on a letter is replaced by a copy. An unknown limit can be
 // any but 0: its letters are given back once.
@@ -79,7 +55,7 @@ func (l limit) replacedAt() int64 {
 }
 
 // far reports whether looks do not reach the limit.
-func (l limit) far() bool { return l >= farLimit }
+func (l limit) far() bool { return l >= workqueue.FarLimit }
 
 // barren returns how often in a row a connection may be lost before a letter was removed.
 func (l limit) barren() int {
@@ -168,7 +144,7 @@ func (l *look) settings(ctx context.Context) (set management.Queue) {
 		}
 		set = management.Queue{}
 	}
-	if isOld(l.connection.Version()) {
+	if workqueue.Before4(l.connection.Version()) {
 		idle := workqueue.NewIdle(l.connection)
 		defer idle.Close()
 		have, _, err := workqueue.Arguments(idle, topology.Queue{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 )
 
 // TestLimitOf: from 4.0 on -1 means no limit, and a limit takes its place. Before it means that no letter may be given back.
@@ -28,8 +29,8 @@ func TestLimitOf(t *testing.T) {
 		"nothing is known":                          {later, nil, nil, false, unknown},
 		"nothing is known, before 4.0":              {old, nil, nil, false, unknown},
 		"no limit, before 4.0":                      {old, nil, nil, true, never},
-		"no limit":                                  {later, nil, nil, true, defaultLimit},
-		"no limit, version not known":               {"", nil, nil, true, defaultLimit},
+		"no limit":                                  {later, nil, nil, true, workqueue.DefaultLimit},
+		"no limit, version not known":               {"", nil, nil, true, workqueue.DefaultLimit},
 		"argument":                                  {later, is(1_000_000), nil, true, 1_000_000},
 		"argument, policies not known":              {later, is(1_000_000), nil, false, unknown},
 		"low argument, policies not known":          {later, is(3), nil, false, 3},

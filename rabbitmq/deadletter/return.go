@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 )
 
 const (
@@ -69,7 +71,7 @@ func (l *look) close(ctx context.Context) error {
 // fetchBehind fetches what is behind the letters of settle. RabbitMQ 3 puts what a quorum queue without a limit gets
 // back at the end of the queue, where only all of its letters keep their order.
 func (l *look) fetchBehind(ctx context.Context) error {
-	if len(l.fetched) == 0 || l.limit != unknown || !isOld(l.connection.Version()) {
+	if len(l.fetched) == 0 || l.limit != unknown || !workqueue.Before4(l.connection.Version()) {
 		return nil
 	}
 	behind := l.ready()
@@ -102,7 +104,7 @@ type getTag struct {
 // returns goes through what is unacknowledged, in batches of one consumer.
 func (l *look) returns() iter.Seq[batch] {
 	most := math.MaxInt
-	if isOld(l.connection.Version()) {
+	if workqueue.Before4(l.connection.Version()) {
 		most = mostOrdered
 	}
 	return func(yield func(batch) bool) {

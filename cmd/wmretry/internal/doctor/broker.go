@@ -165,21 +165,16 @@ func loops(s *Snapshot, found sink) {
 	}
 }
 
-// farLimit is a delivery limit that looks do not reach. Queues of the library have a million.
-const farLimit = 100_000
-
 func limits(s *Snapshot, found sink) {
-	old := strings.HasPrefix(s.About.Version, "3.")
 	for _, name := range s.letters() {
 		q := s.Inventory.Queues[name]
-		limit, set := q.Arguments["x-delivery-limit"].(int64)
-		if !set && !old {
-			limit = 20 // the default from 4.0 on
+		argument, limit := q.Arguments["x-delivery-limit"], workqueue.DeliveryLimit(s.About.Version)
+		if n, is := argument.(int64); is {
+			limit = workqueue.DeliveryLimit(s.About.Version, n)
 		}
-		if q.Type != "quorum" || !set && old || limit < 0 && !old || limit >= farLimit {
-			continue
+		if q.Type == "quorum" && limit < workqueue.FarLimit {
+			found(name, "limit", "{limit}", fmt.Sprint(cmp.Or(argument, any(limit))), "{discard}",
+				s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl"))
 		}
-		found(name, "limit", "{limit}", fmt.Sprint(limit), "{discard}",
-			s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl"))
 	}
 }
