@@ -293,7 +293,8 @@ func (o observer) Event(e retry.Event) {
 	record, _ := retry.ReadRecord(e.Metadata)
 	came := state{record.Failures, record.Snoozes}
 	of := slices.IndexFunc(m.flights, func(f *flight) bool {
-		return f.process == o.process && f.state == came && !f.ended.IsZero() && f.settled.IsZero()
+		return f.process == o.process && f.state == came && !f.ended.IsZero() && f.settled.IsZero() &&
+			!(f.held && e.Outcome == retry.Held) // another copy of the message
 	})
 	if of < 0 && (e.Outcome == retry.Processed || e.Outcome == retry.Recovered) {
 		l.violate(m.id, "%s is %s without a call, or once more", m.id, e.Outcome)

@@ -188,7 +188,7 @@ func (w *world) atEvent(e model.Event) model.Fault {
 	if e.Method == "channel.close-ok" && !e.After && w.plan.mayHave(noExchange) { // by a publish to it, however late
 		w.ledger.lost(0)
 	}
-	if e.Method == "channel.close" && !e.After && e.Name == "watermill-retry mover" {
+	if (e.Method == "channel.close" || e.Method == "connection.close") && !e.After && e.Name == "watermill-retry mover" {
 		w.ledger.moverEnds()
 	}
 	for i, f := range w.plan.faults {
