@@ -36,12 +36,8 @@ func (d *discard) validate() error {
 	if err := d.Discard.Validate(); err != nil || d.yes || d.DryRun || d.env.inTerminal && d.env.errTerminal {
 		return err
 	}
-	use := "--yes, and --export FILE to keep a copy"
-	if d.export != "" {
-		use = "--yes"
-	}
-	return errors.New("discard removes letters for good, and there is no terminal to ask on: use " + use +
-		". --dry-run counts them")
+	return errors.New("discard removes letters for good, and there is no terminal to ask on: use --yes" +
+		only(d.export == "", ", and --export FILE to keep a copy") + ". --dry-run counts them")
 }
 
 func (d *discard) run(ctx context.Context, at place, _ []string) error {

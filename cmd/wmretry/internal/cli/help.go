@@ -93,7 +93,13 @@ func (e *env) command(
 	case arguments[0][0] == '[':
 		c.Args, c.ValidArgsFunction = cobra.ArbitraryArgs, e.completeQueue
 	default:
-		c.Args = needs(arguments)
+		c.Args = func(c *cobra.Command, given []string) error {
+			if len(given) == len(arguments) {
+				return nil
+			}
+			return fmt.Errorf("%s needs %s, and has %s", c.CommandPath(), strings.Join(arguments, " and "),
+				plural(len(given), "argument", "arguments"))
+		}
 	}
 	if len(arguments) > 0 && arguments[0] == e.of() {
 		c.ValidArgsFunction = e.completeFirst
@@ -167,17 +173,6 @@ func (e *env) wrongFlag(c *cobra.Command, err error) error {
 		return e.unknown(c, words[0])
 	}
 	return err
-}
-
-// needs returns the check of a command whose arguments have these names.
-func needs(names []string) cobra.PositionalArgs {
-	return func(c *cobra.Command, given []string) error {
-		if len(given) == len(names) {
-			return nil
-		}
-		return fmt.Errorf("%s needs %s, and has %s", c.CommandPath(), strings.Join(names, " and "),
-			plural(len(given), "argument", "arguments"))
-	}
 }
 
 // variables are those of flags, by the names of the flags: "yes,y" is --yes with the letter y. Their values are the

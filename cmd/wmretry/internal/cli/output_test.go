@@ -67,7 +67,7 @@ func TestOutput(t *testing.T) {
 		value any
 	}{
 		{"letter", unknown}, {"letter", redriven}, {"examined", examined{"v1", "v2", "go1.26", other}},
-		{"examined", examined{"v1", "v2", "go1.26", rabbit}}, {"plan", plan{drift, true, "created"}}, {"plan", plan{}},
+		{"examined", examined{"v1", "v2", "go1.26", rabbit}}, {"plan", plan{drift, true, true}}, {"plan", plan{}},
 		{"pruned", pruned(false, []string{"a\x1b"}, []string{"b\x1b"})}, {"pruned", pruned(true, []string{"c"}, nil)},
 		{"pruned", pruned(false, nil, nil)}, {"report", early}, {"report", full}, {"report", back}, {"report", dry}, {"report", would},
 		{"report", blind},

@@ -132,7 +132,6 @@ func (e *env) orderText(all orderAnswers) string {
 	}
 	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "WAITING", "BEHIND", "OLDEST", "BLOCKED"),
 		e.table("BLOCKED KEY", "SINCE", "WHY", "MESSAGE", "PROCESS")
-	some := false
 	for _, queue := range queues {
 		owned := slices.DeleteFunc(slices.Clone(byQueue[queue]), isIdle)
 		if len(owned) == 0 {
@@ -144,22 +143,14 @@ func (e *env) orderText(all orderAnswers) string {
 				p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))))
 			slices.SortFunc(p.Blocked, func(a, b command.Blocked) int { return a.Since.Compare(b.Since) })
 			for _, b := range p.Blocked {
-				some = true
 				why := string(b.DeadReason) + ": " + b.Reason
 				blocked.AppendRow([]any{keyWord(b.Key), e.time(b.Since), safe(why), safe(b.MessageUUID), safe(p.Owner)})
 			}
 		}
 	}
-	if !some {
-		return partitions.Render()
-	}
-	lines := []string{partitions.Render(), "", blocked.Render()}
-	if unlisted > 0 {
-		lines = append(lines, plural(unlisted, "further message is", "further messages are")+" blocked")
-	}
-	lines = append(lines, "", "`"+e.advised("wmretry order retry "+shellWord(all.Queue)+" KEY")+
-		"` handles a message again, and skip makes it a dead letter.")
-	return strings.Join(lines, "\n")
+	return e.text("order", map[string]any{"Partitions": partitions.Render(), "Any": blocked.Length() > 0,
+		"Blocked": blocked.Render(), "Unlisted": unlisted,
+		"Retry": e.advised("wmretry order retry " + shellWord(all.Queue) + " KEY")})
 }
 
 // keyFlags are the flags of the commands of keys.
@@ -242,11 +233,8 @@ func (e *env) askKeys(ctx context.Context, f *keyFlags, r command.Request) (all 
 	r.Queue = f.queue
 	all, err = e.askProcesses(ctx, r, f.wait)
 	if err == nil && !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return a.Keyed > 0 }) {
-		of := ""
-		if f.queue != "" {
-			of = " on the work queue " + safe(f.queue)
-		}
-		err = errors.New("no process that has answered has a handler with Breaker.Key" + of)
+		err = errors.New("no process that has answered has a handler with Breaker.Key" +
+			only(f.queue != "", " on the work queue "+safe(f.queue)))
 	}
 	return all, err
 }
@@ -287,15 +275,9 @@ func (e *env) keyTable(answers []command.Answer, limited bool) string {
 	}
 	table := e.table("KEY", "STATE", "UNTIL", "CALLS", "WAITED", "HANDLER", "PROCESS")
 	for _, r := range rows {
-		until, calls := "", "all"
-		if r.Paused != "" {
-			calls = thousands(r.Limit)
-		}
-		if !r.Until.IsZero() {
-			until = e.time(r.Until)
-		}
-		table.AppendRow([]any{keyWord(r.Key), r.Paused, until, calls, thousands(int(r.Parked)), safe(r.Handler),
-			safe(r.Process)})
+		calls := cmp.Or(only(r.Paused != "", thousands(r.Limit)), "all")
+		table.AppendRow([]any{keyWord(r.Key), r.Paused, only(!r.Until.IsZero(), e.time(r.Until)), calls,
+			thousands(int(r.Parked)), safe(r.Handler), safe(r.Process)})
 	}
 	return table.Render()
 }

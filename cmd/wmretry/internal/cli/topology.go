@@ -45,19 +45,18 @@ func (e *env) newComparison(path string, declares bool) *cobra.Command {
 // compare prints the differences, and declares what is missing, or does not.
 func (e *env) compare(ctx context.Context, wanted []deadletter.Wanted, declares bool) error {
 	var report deadletter.Report
-	created := "to create"
+	compare := (*deadletter.Store).Compare
+	if declares {
+		compare = (*deadletter.Store).Apply
+	}
 	err := e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
-		if !declares {
-			report, err = store.Compare(ctx, wanted...)
-		} else if report, err = store.Apply(ctx, wanted...); err == nil {
-			created = "created"
-		}
+		report, err = compare(store, ctx, wanted...)
 		return err
 	})
 	if err != nil && !errors.Is(err, deadletter.ErrConflict) {
 		return err
 	}
-	shown := plan{report, report.Drifted(), created}
+	shown := plan{report, report.Drifted(), declares && err == nil}
 	if err := e.output(shown, func() string { return e.text("plan", shown) }); err != nil {
 		return err
 	}
@@ -74,8 +73,8 @@ func (e *env) compare(ctx context.Context, wanted []deadletter.Wanted, declares 
 // plan is the differences of a plan.
 type plan struct {
 	deadletter.Report
-	Drift   bool   `json:"drift"`
-	Created string `json:"-"` // what is or was to be done with what is missing
+	Drift   bool `json:"drift"`
+	Created bool `json:"-"` // what is missing was created
 }
 
 func newExportTopologyCommand(e *env) *cobra.Command {
@@ -104,7 +103,7 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 }
 
 // role is the permissions of one kind of user: regular expressions, as rabbitmqctl set_permissions gets them.
-type role struct{ Name, About, Tag, Configure, Write, Read string }
+type role struct{ Name, Tag, Configure, Write, Read string }
 
 // rolesOf returns the least permissions of each kind of user. byKey states that handlers have Breaker.Key.
 func rolesOf(wanted []deadletter.Wanted, byKey bool) []role {
@@ -136,12 +135,11 @@ func rolesOf(wanted []deadletter.Wanted, byKey bool) []role {
 	}
 	all, lock := pattern(own...), `(`+dead+`|`+orphans+`)\.lock`
 	return []role{
-		{"app", "An app that declares its topology. To publish to a work queue it also needs write on " +
-			"amq.default, or on its own exchange.", "", all, pattern(slices.Concat(own, answers)...), all},
-		{"viewer", "wmretry dead list, show, export, and status.", "management", "^$", "^$", pattern(dead, orphans)},
-		{"redriver", "wmretry dead, all commands, and status.", "management", pattern(lock),
-			pattern(`amq\.default`, prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
-		{"operator", "all commands of wmretry.", "management", pattern(slices.Concat(own, []string{lock})...),
+		{"app", "", all, pattern(slices.Concat(own, answers)...), all},
+		{"viewer", "management", "^$", "^$", pattern(dead, orphans)},
+		{"redriver", "management", pattern(lock), pattern(`amq\.default`, prefix+`(\.(return|orphans))?`),
+			pattern(work+`(\.dead)?`, orphans)},
+		{"operator", "management", pattern(slices.Concat(own, []string{lock})...),
 			pattern(slices.Concat(own, []string{`amq\.default`})...), all},
 	}
 }
