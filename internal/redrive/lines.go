@@ -25,6 +25,25 @@ type Line struct {
 	Put func(ctx context.Context) error
 }
 
+// An Export writes letters to a file, one line of JSON each.
+type Export struct {
+	To      io.Writer
+	Letters int // how many were written
+
+	line []byte
+}
+
+// Add writes a letter.
+func (e *Export) Add(letter Item) (err error) {
+	if e.line, err = letter.AppendLine(e.line[:0]); err == nil {
+		_, err = e.To.Write(e.line)
+	}
+	if err == nil {
+		e.Letters++
+	}
+	return err
+}
+
 // Unfinished is the error of an import that ends before the last line.
 type Unfinished struct {
 	Err  error

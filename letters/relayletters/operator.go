@@ -76,21 +76,17 @@ func (o operator) Check(ctx context.Context) (operate.Checked, error) {
 }
 
 // Export implements operate.Operator.
-func (o operator) Export(ctx context.Context, topic string, filter letters.Filter, to io.Writer) (n int, err error) {
-	var text []byte
+func (o operator) Export(ctx context.Context, topic string, filter letters.Filter, to io.Writer) (int, error) {
+	lines := redrive.Export{To: to}
 	for found, err := range o.store.browse(ctx, topic, filter) {
 		if err == nil {
-			text, err = found.AppendLine(text[:0])
-		}
-		if err == nil {
-			_, err = to.Write(text)
+			err = lines.Add(&found)
 		}
 		if err != nil {
-			return n, err
+			return lines.Letters, err
 		}
-		n++
 	}
-	return n, nil
+	return lines.Letters, nil
 }
 
 // Import implements operate.Operator.

@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -246,21 +247,15 @@ func (b *browsing) isNew(l *letters.Letter) bool {
 // Export writes the letters of a queue that the filter selects, one line of JSON each, and removes none. It returns
 // how many it wrote. See Import.
 func (s *Store) Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error) {
-	n := 0
-	var text []byte
+	lines := redrive.Export{To: to}
 	var failed error
 	err := s.browse(ctx, queue, filter, func(d *amqp091.Delivery, l *letters.Letter) bool {
-		if text, failed = appendLine(text[:0], d, l); failed == nil {
-			_, failed = to.Write(text)
-		}
-		if failed != nil {
+		if failed = lines.Add(&item{delivery: d, letter: l}); failed != nil {
 			failed = fmt.Errorf("cannot export letter %q: %w", l.ID, failed)
-			return false
 		}
-		n++
-		return true
+		return failed == nil
 	})
-	return n, errors.Join(failed, err)
+	return lines.Letters, errors.Join(failed, err)
 }
 
 // asker is for the page and the command wmretry.
