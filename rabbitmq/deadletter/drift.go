@@ -74,11 +74,11 @@ func (s *Store) compare(
 	if len(wanted) == 0 {
 		return Report{}, errors.New("no work queue is named: name at least one")
 	}
-	var all []error
 	for i, w := range wanted {
-		all = append(all, faults.In(fmt.Sprintf("wanted[%d].Topology", i), topology.New(w.Topology, w.Queue).Validate()))
+		fault := topology.New(w.Topology, w.Queue).Validate()
+		err = errors.Join(err, faults.In(fmt.Sprintf("wanted[%d].Topology", i), fault))
 	}
-	if err := errors.Join(all...); err != nil {
+	if err != nil {
 		return Report{}, err
 	}
 	client, err := s.managementClient()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math"
+	"math/big"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -152,7 +153,7 @@ func (l *look) ready() int {
 // bits is a set of delivery tags: these are 1, 2, 3 and so on. It is safe for concurrent use.
 type bits struct {
 	mu    sync.Mutex
-	words []uint64
+	tags  big.Int      // a bit for each
 	all   atomic.Int64 // members
 	after uint64       // a tag
 	later int          // members after it
@@ -174,10 +175,7 @@ func (b *bits) since() (after uint64, members int) {
 func (b *bits) set(tag uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for uint64(len(b.words)) <= tag/64 {
-		b.words = append(b.words, 0)
-	}
-	b.words[tag/64] |= 1 << (tag % 64)
+	b.tags.SetBit(&b.tags, int(tag), 1)
 	b.all.Add(1)
 	if tag > b.after {
 		b.later++
@@ -187,5 +185,5 @@ func (b *bits) set(tag uint64) {
 func (b *bits) has(tag uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return tag/64 < uint64(len(b.words)) && b.words[tag/64]&(1<<(tag%64)) != 0
+	return b.tags.Bit(int(tag)) == 1
 }
