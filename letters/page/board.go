@@ -285,8 +285,7 @@ func (p *Page) lookAtAll(w http.ResponseWriter, r *http.Request) error {
 		})
 	}
 	looks.Wait()
-	see(w, "./")
-	return nil
+	return see(w, "./")
 }
 
 // lettersOf returns the queues that have letters, or may have some.

@@ -116,8 +116,7 @@ func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error 
 	if err := p.jobs.start(verb, id, p.inTurn); err != nil {
 		return err
 	}
-	see(w, "job?id="+id)
-	return nil
+	return see(w, "job?id="+id)
 }
 
 // job shows a redrive or discard that runs, or its summary.
@@ -137,14 +136,14 @@ func (p *Page) stop(w http.ResponseWriter, r *http.Request) error {
 	if !p.jobs.stop(id) {
 		return failure{http.StatusNotFound, "There is no such redrive or discard.", nil}
 	}
-	see(w, "job?id="+id)
-	return nil
+	return see(w, "job?id="+id)
 }
 
 // see makes the browser show another page. The address stays relative, which http.Redirect would not keep.
-func see(w http.ResponseWriter, address string) {
+func see(w http.ResponseWriter, address string) error {
 	w.Header().Set("Location", address)
 	w.WriteHeader(http.StatusSeeOther)
+	return nil
 }
 
 // turns lets one call at a time look at a queue. A look holds the letters that it has taken: another one would not

@@ -18,14 +18,15 @@ var functions = template.FuncMap{
 	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso,
 	"span":   span,
 	"plural": plural, "size": size, "visible": visible, "largest": lettertext.Largest,
-	"short": func(text any) string { return visible(cut(maxReason, fmt.Sprint(text))) },
-	"brief": func(text any) string { return visible(cut(80, fmt.Sprint(text))) },
-	"value": func(text string) string { return visible(cut(maxValue, text)) },
-	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
-	"left":   func(at time.Time) string { return span(max(time.Until(at), 0)) },
-	"folder": folderOf,
-	"plus":   func(a, b int) int { return a + b },
-	"tens":   func(percent int) int { return percent / 10 * 10 },
+	"short":   func(text any) string { return visible(cut(maxReason, fmt.Sprint(text))) },
+	"brief":   func(text any) string { return visible(cut(80, fmt.Sprint(text))) },
+	"value":   func(text string) string { return visible(cut(maxValue, text)) },
+	"delay":   func(d time.Duration) string { return backoff.Tier(d).String() },
+	"percent": func(share float64) string { return strconv.FormatFloat(100*share, 'f', -1, 64) + "%" },
+	"left":    func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"folder":  folderOf,
+	"plus":    func(a, b int) int { return a + b },
+	"tens":    func(percent int) int { return percent / 10 * 10 },
 	// share is how full the bar of a number is, beside that of the largest one, from 0 to 100.
 	"share": func(n, largest int) int { return max(100*n+largest-1, 0) / max(largest, 1) },
 	"waits": func(n uint64) int { return int(min(n, math.MaxInt)) },
@@ -70,8 +71,6 @@ func span(d time.Duration) string {
 	}
 	return strings.Join(text[:min(len(text), 2)], " ")
 }
-
-func percent(share float64) string { return strconv.FormatFloat(100*share, 'f', -1, 64) + "%" }
 
 func size(bytes int) string {
 	switch {
