@@ -128,22 +128,17 @@ func (e *env) address(text, of string) (backend.Address, error) {
 	switch {
 	case has && of == "--url":
 		return address, usage(errPasswordInArgs, "--url", urlVariable)
+	case e.flags.passwordFile != "" && user == "":
+		return address, usage("--password-file is set, and %s names no user: use %s", of, address.Kind.Example)
 	case e.flags.passwordFile != "":
-		if user == "" {
-			return address, usage("--password-file is set, and %s names no user: use %s", of, address.Kind.Example)
-		}
-		if password, err = readPassword(e.flags.passwordFile); err != nil {
-			return address, err
-		}
+		password, err = readPassword(e.flags.passwordFile)
 		address = address.With(password)
 	case address.NeedsPassword():
-		if password, err = e.askPassword(user, address.Place()); err != nil {
-			return address, err
-		}
+		password, err = e.askPassword(user, address.Place())
 		address = address.With(password)
 	}
 	e.passwords = append(e.passwords, password)
-	return address, nil
+	return address, err
 }
 
 func readPassword(file string) (string, error) {

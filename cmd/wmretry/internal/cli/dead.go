@@ -112,19 +112,19 @@ func (e *env) ofLetters(name string) bool {
 
 // listCommand is the command that lists the letters in a queue.
 func (e *env) listCommand(queue string) string {
-	command := "wmretry dead list "
+	command := []string{"dead", "list"}
 	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
 	switch {
 	case e.kind.Groups:
 		if !strings.HasPrefix(queue, e.prefix()+".dead.") {
-			command += "--as-is "
+			command = append(command, "--as-is")
 		}
 	case dead && work != "" && !e.ofLetters(work):
 		queue = work
 	case !e.ofLetters(queue):
-		command += "--as-is "
+		command = append(command, "--as-is")
 	}
-	return e.advised(command + shellWord(queue))
+	return e.advised(append(command, queue)...)
 }
 
 // completeFirst completes the first argument.
@@ -183,7 +183,7 @@ func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
 
 // explain adds what to do to the error of a call on a queue or topic.
 func (e *env) explain(err error) error {
-	names := e.advised("wmretry status" + only(e.kind == backend.RabbitMQ, " --all"))
+	names := e.advised(strings.Fields("status" + only(e.kind == backend.RabbitMQ, " --all"))...)
 	switch {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
 		return fmt.Errorf("%w (here: --to %s; `%s` lists the names)", err, e.of(), names)

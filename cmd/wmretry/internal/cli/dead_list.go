@@ -49,10 +49,8 @@ func (e *env) list(ctx context.Context, at place, o letters.Discard, group bool)
 			return err
 		}
 	}
-	if group {
-		if err := e.printGroups(groups.Sorted()); err != nil {
-			return err
-		}
+	if err := e.printGroups(groups.Sorted()); err != nil {
+		return err
 	}
 	if n == 0 {
 		if err := e.nothing(at.queue, o.Filter); err != nil {

@@ -34,14 +34,16 @@ func newShowCommand(e *env) *cobra.Command {
 	return c
 }
 
-// each calls a function with each letter that has an id, and returns how many there are.
-func (e *env) each(ctx context.Context, at place, id string, use func(*letters.Letter) error) (n int, err error) {
+// each calls a function with each letter that has an id, and its number from 1 on, and returns how many there are.
+func (e *env) each(
+	ctx context.Context, at place, id string, use func(int, *letters.Letter) error,
+) (n int, err error) {
 	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{IDs: ids(id)}) {
 		if err != nil {
 			return n, e.explain(err)
 		}
 		n++
-		if err := use(letter); err != nil {
+		if err := use(n, letter); err != nil {
 			return n, err
 		}
 	}
@@ -52,15 +54,10 @@ func (e *env) each(ctx context.Context, at place, id string, use func(*letters.L
 }
 
 func (e *env) show(ctx context.Context, at place, id string) error {
-	another := false
-	_, err := e.each(ctx, at, id, func(letter *letters.Letter) error {
-		again := another
-		another = true
+	_, err := e.each(ctx, at, id, func(n int, letter *letters.Letter) error {
 		return e.output(shown{letter, letter.Cause().ID(), headerTypes(letter.Headers)}, func() string {
-			if again {
-				return "\n" + e.paint(text.Faint, "another letter of the same message") + "\n" + e.text("letter", letter)
-			}
-			return e.text("letter", letter)
+			title := "\n" + e.paint(text.Faint, "another letter of the same message") + "\n"
+			return only(n > 1, title) + e.text("letter", letter)
 		})
 	})
 	return err
@@ -110,7 +107,7 @@ func (f *testFlags) validate() error {
 // goTest writes a test of the newest letter with an ID.
 func (e *env) goTest(ctx context.Context, at place, id string, f *testFlags) error {
 	var newest *letters.Letter
-	n, err := e.each(ctx, at, id, func(letter *letters.Letter) error {
+	n, err := e.each(ctx, at, id, func(_ int, letter *letters.Letter) error {
 		if newest == nil || !letter.DeadAt().Before(newest.DeadAt()) {
 			newest = letter
 		}

@@ -54,7 +54,7 @@ func (e *env) functions() template.FuncMap {
 		"safe": shown, "label": label, "line": line, "word": shellWord, "number": thousands, "plural": plural,
 		"trace": parseTrace, "waiting": e.waitingTable,
 		"causes":  func(all []letters.Group) string { return e.causes("DIED AGAIN", all) },
-		"advised": func(command, file string) string { return e.advised(command + shellWord(file)) },
+		"advised": e.advised,
 		"count":   func(n int) string { return fmt.Sprintf("%11s", thousands(n)) },
 		"some": func(name string, value any) string {
 			if reflect.ValueOf(value).IsZero() {

@@ -58,7 +58,7 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 			safe(r.Queue))
 	case r.Do != command.Status && all.Decided == 0:
 		return fmt.Errorf("no message of the key %s is blocked: `%s` lists the blocked ones", safe(strconv.Quote(r.Key)),
-			e.advised("wmretry order status "+shellWord(r.Queue)))
+			e.advised("order", "status", r.Queue))
 	case e.json:
 		return nil
 	case r.Do == command.Status:
@@ -150,7 +150,7 @@ func (e *env) orderText(all orderAnswers) string {
 	}
 	return e.text("order", map[string]any{"Partitions": partitions.Render(), "Any": blocked.Length() > 0,
 		"Blocked": blocked.Render(), "Unlisted": unlisted,
-		"Retry": e.advised("wmretry order retry " + shellWord(all.Queue) + " KEY")})
+		"Retry": e.advised("order", "retry", all.Queue, "KEY")})
 }
 
 // keyFlags are the flags of the commands of keys.

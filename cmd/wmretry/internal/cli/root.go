@@ -91,7 +91,11 @@ func newRoot(e *env) *cobra.Command {
 	if table := root.PersistentFlags().Lookup("table"); table != nil {
 		table.Hidden = e.kind.Name != "PostgreSQL" // ui can have PostgreSQL as another backend than the first
 	}
-	for _, of := range []*cobra.Command{newOrderCommand(e), newKeyCommand(e), newTiersCommand(e), newTopologyCommand(e)} {
+	for _, of := range []*cobra.Command{
+		newOrderCommand(e), newKeyCommand(e), e.group("tiers", newDrainCommand(e), newPruneCommand(e)),
+		e.group("topology", e.newComparison("topology plan", false), e.newComparison("topology apply", true),
+			newExportTopologyCommand(e)),
+	} {
 		if e.kind != backend.RabbitMQ {
 			of = &cobra.Command{Use: of.Name(), Hidden: true, DisableFlagParsing: true,
 				RunE: func(c *cobra.Command, _ []string) error {
@@ -159,11 +163,8 @@ func newVersionCommand(e *env) *cobra.Command {
 }
 
 func buildInfo() *debug.BuildInfo {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return &debug.BuildInfo{}
-	}
-	return info
+	info, _ := debug.ReadBuildInfo()
+	return cmp.Or(info, &debug.BuildInfo{})
 }
 
 func version(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }

@@ -17,6 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/each"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -102,7 +104,7 @@ func (e *env) statusText(status letters.Status, all bool) string {
 		b.tiers(group, groups[group])
 	}
 	b.row(status.Orphans, 0, status.Orphans.Queue, "",
-		only(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))),
+		only(status.Orphans.Messages > 0, e.advised("dead", "redrive", status.Orphans.Queue)),
 		text.FgYellow)
 	for _, d := range status.Stray {
 		b.row(d, 0, d.Queue, "", "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
@@ -115,11 +117,8 @@ func (e *env) statusText(status letters.Status, all bool) string {
 }
 
 // advised returns a command with the prefix of this one.
-func (e *env) advised(command string) string {
-	if e.prefix() == defaultPrefix {
-		return command
-	}
-	return command + " --prefix " + shellWord(e.prefix())
+func (e *env) advised(words ...string) string {
+	return safe(workqueue.Command(naming.Prefix(e.prefix()), words...))
 }
 
 // only returns a value, or the zero value where that does not hold.

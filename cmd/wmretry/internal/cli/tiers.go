@@ -13,10 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-func newTiersCommand(e *env) *cobra.Command {
-	return e.group("tiers", newDrainCommand(e), newPruneCommand(e))
-}
-
 func newDrainCommand(e *env) *cobra.Command {
 	var o letters.Redrive
 	flags := variables{"dry-run": &o.DryRun, "limit": &o.Limit, "rate": reads(&o.Rate, rate)}

@@ -17,11 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-func newTopologyCommand(e *env) *cobra.Command {
-	return e.group("topology", e.newComparison("topology plan", false), e.newComparison("topology apply", true),
-		newExportTopologyCommand(e))
-}
-
 // newComparison returns a command that prints how what the flags describe differs from what is there, and declares what
 // is missing, or does not.
 func (e *env) newComparison(path string, declares bool) *cobra.Command {

@@ -76,9 +76,6 @@ var rules = []rule{
 	{"overdue", overdue}, {"consumers", consumers}, {"health", health}, {"unreadable", unreadable},
 }
 
-// Names returns the names of the rules.
-func Names() []string { return each.Of(rules, func(r rule) string { return r.name }) }
-
 // Examine applies the rules, without those that are ignored.
 func Examine(s Snapshot, ignored ...string) Report {
 	report := Report{Apps: s.Apps, Findings: find(&s, rules, ignored), Unseen: s.Unseen, RabbitMQ: &RabbitMQ{
@@ -136,7 +133,7 @@ var ofOthers = map[string][]string{
 func NamesOn(backend string) []string {
 	own, is := ofOthers[backend]
 	if !is {
-		return Names()
+		return each.Of(rules, func(r rule) string { return r.name })
 	}
 	return slices.Concat(own, []string{"overdue", "unknown", "clock", "health"})
 }
