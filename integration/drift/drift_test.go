@@ -213,6 +213,17 @@ func TestUnprotectedQuorum(t *testing.T) {
 	assert.Empty(t, s.compare(w).Of(deadletter.Conflict))
 }
 
+// TestAStreamIsAConflict: apps refuse it as their work queue.
+func TestAStreamIsAConflict(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	_, err := broker.Channel(t).QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "stream"})
+	require.NoError(t, err)
+	conflicts := s.compare(s.wanted("orders", "", nil)).Of(deadletter.Conflict)
+	require.Len(t, conflicts, 1)
+	assert.Contains(t, conflicts[0].String(), "cannot be retried")
+}
+
 // TestImportedDefinitionsHaveNoDrift: the JSON of a merged topology is what the management API imports.
 func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	t.Parallel()

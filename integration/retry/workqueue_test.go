@@ -100,6 +100,18 @@ func TestExistingQueuesAreNotChanged(t *testing.T) {
 	}
 }
 
+// TestAStreamIsRefused: what is published while no consumer reads it is never handled.
+func TestAStreamIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
+		a := testapp.NewParts(t, func(c *config.Config) { c.WorkQueueMode = mode })
+		for _, queue := range []string{a.Queue("orders"), a.Queue(longName[:180])} {
+			existing(t, queue, amqp091.Table{"x-queue-type": "stream"})
+			require.ErrorContains(t, subscribe(t, a, queue), "is a stream")
+		}
+	}
+}
+
 // TestAQueueOfTheDefaultTypeIsRefused where that is quorum, also by an app that leaves its work queues as they are.
 func TestAQueueOfTheDefaultTypeIsRefused(t *testing.T) {
 	t.Parallel()

@@ -163,6 +163,7 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 		c.conflict("queue", d,
 			"configure the app with the value that the work queue has, or delete the queue once it is empty")
 	}
+	c.stream(queue)
 	c.protection(w, have)
 	c.policies(handle, topology.Queue{Name: w.Queue.Name, Arguments: have}, queue)
 	c.deadLetterPolicy(w, queue)
@@ -173,6 +174,16 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 		return t
 	}
 	return existing
+}
+
+// stream reports a work queue that is a stream, which an app refuses.
+func (c *comparison) stream(queue management.Queue) {
+	if queue.Type == amqp091.QueueTypeStream {
+		c.add(Difference{
+			Kind: Conflict, Object: "queue", Name: queue.Name, Argument: queuearg.QueueType, Have: queue.Type,
+			Reason: workqueue.StreamReason, Advice: workqueue.StreamAdvice,
+		})
+	}
 }
 
 // protection reports a work queue that drops what the broker gives up.

@@ -103,7 +103,7 @@ func guesses(argument string, usual any) []any {
 	}
 	switch argument {
 	case queuearg.QueueType:
-		all = append(all, string(topology.Classic), string(topology.Quorum))
+		all = append(all, string(topology.Classic), string(topology.Quorum), amqp091.QueueTypeStream)
 	case queuearg.DeliveryLimit:
 		all = append(all, int64(queuearg.WorkDeliveryLimit), int64(-1))
 	case queuearg.Overflow:

@@ -158,6 +158,9 @@ func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.
 func (i *Inspector) checkQueue(
 	app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter,
 ) error {
+	if have[queuearg.QueueType] == amqp091.QueueTypeStream {
+		return fmt.Errorf("work queue %q is a stream: %s. %s", app.Name, StreamReason, StreamAdvice)
+	}
 	if differs := Conflicts(app, have); len(differs) > 0 {
 		if differs[0].Argument == queuearg.SingleActiveConsumer {
 			differs[0].Advice = "with Order.Partitions one process at a time moves its messages to the partitions. The " +
@@ -188,6 +191,14 @@ func (i *Inspector) checkQueue(
 		"A policy protects it: %s", app.Name, command))
 	return nil
 }
+
+// StreamReason and StreamAdvice are why no app may have a stream as its work queue, and what to do.
+const (
+	StreamReason = "a message of a stream cannot be retried, because it stays in the stream, and what is published " +
+		"while no app consumes is never handled"
+	StreamAdvice = "let AMQP.Queue.GenerateName return the name of another queue, or delete the stream when its " +
+		"messages are no longer needed: the app declares a quorum queue"
+)
 
 // warnOfRefusals warns of a work queue that can be full.
 func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger watermill.LoggerAdapter) {

@@ -96,6 +96,18 @@ func TestAQueueIsWarnedAboutOnce(t *testing.T) {
 	assert.False(t, differs)
 }
 
+// TestAStreamIsRefused with what to do, on each broker.
+func TestAStreamIsRefused(t *testing.T) {
+	for _, version := range []string{"3.10.8", "4.0.5", "4.3.6"} {
+		i := New(Config{AllowUnprotectedQuorum: true})
+		have := amqp091.Table{"x-queue-type": "stream", "x-max-age": "7D"}
+		err := i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: amqp091.Table{"x-max-age": "7D"}}, have,
+			parseVersion(version), watermill.NopLogger{})
+		require.ErrorContains(t, err, `work queue "orders" is a stream`)
+		assert.ErrorContains(t, err, "AMQP.Queue.GenerateName")
+	}
+}
+
 // TestADeclarationIsRepeatedWhileAQueueIsAbsent: the text is that of RabbitMQ 4.0.5 while another client declares the queue.
 func TestADeclarationIsRepeatedWhileAQueueIsAbsent(t *testing.T) {
 	missing := &amqp091.Error{Code: amqp091.NotFound, Server: true, Reason: "NOT_FOUND - no queue 'orders.dead' in vhost '/'"}

@@ -124,6 +124,9 @@ func unprotected(s *Snapshot, found sink) {
 		if d.Argument == "x-dead-letter-exchange" && d.Have == "none" && s.Inventory.Queues[d.Name].Type == "quorum" {
 			found(d.Name, "unprotected", "{reason}", d.Reason, "{advice}", d.Advice)
 		}
+		if d.Argument == queuearg.QueueType && d.Have == "stream" {
+			found(d.Name, "stream", "{reason}", d.Reason, "{advice}", d.Advice)
+		}
 	}
 }
 
