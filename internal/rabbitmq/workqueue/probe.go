@@ -15,6 +15,10 @@ import (
 // start.
 const probeTimeout = 5 * time.Second
 
+// silentFor is how long nothing is probed after the broker has not answered. Each of many handlers would wait anew, and
+// what they take may be what ends the alarm.
+const silentFor = time.Minute
+
 // probe checks that the user may publish failures, before the app consumes anything. It checks each exchange until the
 // broker has confirmed a message once. Where the broker does not answer in time, or there is no connection for
 // publishing, it returns nil.
@@ -27,13 +31,28 @@ func (i *Inspector) probe(b Broker, t topology.Topology) error {
 }
 
 func (i *Inspector) probeExchange(b Broker, exchange string) error {
+	if i.isSilent() {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	err := i.probed.Do(ctx, 0, exchange, time.Time{}, func() error { return probe(ctx, b, exchange) })
-	if ctx.Err() != nil || errors.Is(err, errUnconfirmed) {
+	switch {
+	case ctx.Err() != nil:
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.silent = time.Now()
+		return nil
+	case errors.Is(err, errUnconfirmed):
 		return nil
 	}
 	return err
+}
+
+func (i *Inspector) isSilent() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.silent.IsZero() && time.Since(i.silent) < silentFor
 }
 
 var errUnconfirmed = errors.New("the broker has not confirmed in time")
