@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -98,16 +99,11 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 	}
 	var limits []int64
 	var texts []string
-	for _, by := range []struct {
-		name  string
-		value any
-	}{
-		{"its " + queuearg.DeliveryLimit, set.Arguments[queuearg.DeliveryLimit]},
-		{"the delivery-limit of its policy", set.Effective["delivery-limit"]},
-	} {
-		if n, is := by.value.(int64); is {
-			limits, texts = append(limits, n), append(texts, fmt.Sprintf("%s is %d", by.name, n))
-		}
+	if n, is := set.Arguments[queuearg.DeliveryLimit].(int64); is {
+		limits, texts = append(limits, n), append(texts, fmt.Sprintf("its %s is %d", queuearg.DeliveryLimit, n))
+	}
+	if n, is := set.Effective["delivery-limit"].(int64); is {
+		limits, texts = append(limits, n), append(texts, fmt.Sprintf("the delivery-limit of its policy is %d", n))
 	}
 	l.limit = limitOf(version, set.Effective != nil, limits...)
 	if l.limit != unknown && l.limit < lowestLimit && !s.config.AnyLimit {
@@ -156,9 +152,8 @@ func (l *look) settings(ctx context.Context) (set management.Queue) {
 		if err == nil {
 			set.Arguments = management.Arguments(have)
 			set.Type, _ = have[queuearg.QueueType].(string)
-		} else if cause == nil {
-			cause = err
 		}
+		cause = cmp.Or(cause, err)
 	}
 	if cause != nil {
 		l.store.logger.Info("The delivery limit of a queue is not known", watermill.LogFields{

@@ -239,10 +239,8 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	}
 	if len(l.fetched) > 0 {
 		d := l.fetched[0]
-		l.fetched[0] = amqp091.Delivery{}
-		if l.fetched = l.fetched[1:]; len(l.fetched) == 0 {
-			l.fetched = nil
-		}
+		l.fetched[0] = amqp091.Delivery{} // its body is not kept
+		l.fetched = l.fetched[1:]
 		return l.take(d), nil
 	}
 	if l.deliveries == nil {

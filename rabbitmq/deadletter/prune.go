@@ -78,15 +78,13 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 		err = p.run(ctx)
 	}
 	var pruned Pruned
-	for _, q := range all {
-		if q.left {
-			pruned.Left = append(pruned.Left, q.name)
+	for _, name := range slices.Sorted(maps.Keys(p.all)) {
+		if p.all[name].left {
+			pruned.Left = append(pruned.Left, name)
 		} else if err == nil {
-			pruned.Removed = append(pruned.Removed, q.name)
+			pruned.Removed = append(pruned.Removed, name)
 		}
 	}
-	slices.Sort(pruned.Removed)
-	slices.Sort(pruned.Left)
 	return pruned, err
 }
 
