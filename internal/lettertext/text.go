@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -135,4 +136,11 @@ func Plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return Number(n) + " " + many
+}
+
+// Unused returns the rules of a redaction that have replaced nothing. used are in lower case.
+func Unused(rules, used []string) []string {
+	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
+		return slices.Contains(used, strings.ToLower(rule))
+	})
 }

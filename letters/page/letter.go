@@ -61,9 +61,7 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 	shown.Form, shown.Body, shown.Cut = bodyOf(shown.Letter.Payload)
 	if test, err := p.testOf(shown.Letter); err == nil { // the download shows the error
 		shown.Redacted = strings.Join(test.Redacted, ", ")
-		shown.Unused = strings.Join(slices.DeleteFunc(slices.Clone(p.config.Redact), func(rule string) bool {
-			return slices.Contains(test.Redacted, strings.ToLower(rule))
-		}), ", ")
+		shown.Unused = strings.Join(lettertext.Unused(p.config.Redact, test.Redacted), ", ")
 	}
 	p.render(w, http.StatusOK, "letter.html", cut(80, shown.IDs[0]), shown)
 	return nil

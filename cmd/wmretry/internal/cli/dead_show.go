@@ -126,9 +126,7 @@ func (e *env) goTest(ctx context.Context, at place, id string, f *testFlags) err
 		return err
 	}
 	files := slices.Sorted(maps.Keys(test.Files))
-	unused := slices.DeleteFunc(slices.Clone(f.config.Redact), func(rule string) bool {
-		return slices.Contains(test.Redacted, strings.ToLower(rule))
-	})
+	unused := lettertext.Unused(f.config.Redact, test.Redacted)
 	if e.json {
 		return e.printJSON(map[string]any{
 			"command": "show", "queue": at.queue, "test": test.Name, "files": files, "redacted": test.Redacted, "letters": n,
