@@ -108,3 +108,54 @@ func (p onPostgres) starts() error {
 	assert.NoError(p.t, router.Close())
 	return <-ended
 }
+
+// TestPostgresExplainsWhatItDoesNotPublish: the error names the topic, what is wrong with the message or the table, and
+// what to do.
+func TestPostgresExplainsWhatItDoesNotPublish(t *testing.T) {
+	p := startPostgres(t)
+	role := "app_" + strings.ToLower(rand.Text()[:12])
+	p.exec(`CREATE ROLE ` + role + ` LOGIN`)
+	limited := p
+	limited.url = strings.Replace(p.url, "postgres@", role+"@", 1)
+	limited.db = limited.open()
+	publisher := func(p onPostgres) message.Publisher {
+		retries, err := postgresretry.Connect(p.config(), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, retries.Close()) })
+		return retries.Publisher()
+	}
+	publish := func(by message.Publisher, uuid string) error {
+		return by.Publish("parcels", message.NewMessage(uuid, nil))
+	}
+	owner := publisher(p)
+	require.NoError(t, publish(owner, strings.Repeat("ü", 36)))
+	err := publish(owner, strings.Repeat("ü", 37))
+	require.ErrorContains(t, err, `topic "parcels"`)
+	require.ErrorContains(t, err, `the UUID "`+strings.Repeat("ü", 37)+`" has 37 characters, at most 36`)
+
+	for _, statement := range grants(t, role) {
+		if strings.Contains(statement, " retry_messages") || strings.Contains(statement, "SCHEMA") {
+			p.exec(statement)
+		}
+	}
+	app := publisher(limited)
+	for _, grant := range []string{
+		`GRANT INSERT ON TABLE "watermill_parcels" TO ` + role,
+		`GRANT USAGE ON SEQUENCE public.watermill_parcels_offset_seq TO ` + role,
+	} {
+		err = publish(app, "1")
+		require.ErrorContains(t, err, `topic "parcels"`)
+		_, named, found := strings.Cut(err.Error(), "functions: ")
+		require.True(t, found, err)
+		named, _, _ = strings.Cut(named, ": ")
+		require.Contains(t, named, grant)
+		p.exec(grant)
+	}
+	require.NoError(t, publish(app, "1"))
+
+	p.exec(`DROP TABLE watermill_parcels`)
+	err = publish(owner, "2")
+	require.ErrorContains(t, err, `the table "watermill_parcels" of topic "parcels" is gone`)
+	require.ErrorContains(t, err, "restart the app")
+	require.NoError(t, publish(publisher(p), "2"), "an app that starts makes the table")
+}

@@ -77,7 +77,7 @@
 // # Rights
 //
 // An app whose role does not own the tables needs these. Schema makes the first two and the functions; the tables of
-// the topics must exist too. Connect and Run name the GRANT that is missing.
+// the topics must exist too. Connect, Run and Publish name the GRANT that is missing.
 //
 //	GRANT USAGE ON SCHEMA public TO app;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON retry_messages TO app;

@@ -2,11 +2,14 @@ package postgresretry
 
 import (
 	"context"
+	"fmt"
+	"unicode/utf8"
 
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/internal/sqlstate"
 )
 
 // publisher publishes to return topics and dead-letter topics, and to the app's topics in the way of watermill-sql.
@@ -52,12 +55,39 @@ func (p *publisher) publishToApp(ctx context.Context, topic string, messages []*
 		return err
 	}
 	if err := p.stock.Publish(topic, messages...); err != nil {
-		return err
+		return p.explain(ctx, topic, messages, err)
 	}
 	if p.source != nil {
 		p.source.published(topic)
 	}
 	return nil
+}
+
+// longestUUID is what the column of watermill-sql's tables has room for, in characters.
+const longestUUID = 36
+
+// explain adds to an error of PostgreSQL the topic, what is wrong, and what to do.
+func (p *publisher) explain(ctx context.Context, topic string, messages []*message.Message, err error) error {
+	table := appSchema.MessagesTable(topic)
+	switch sqlstate.Of(err) {
+	case "22001": // string_data_right_truncation
+		for _, msg := range messages {
+			if n := utf8.RuneCountInString(msg.UUID); n > longestUUID {
+				return fmt.Errorf("topic %q: the UUID %q has %d characters, at most %d fit into its table: publish the "+
+					"message with a shorter one: %w", topic, msg.UUID, n, longestUUID, err)
+			}
+		}
+	case "42P01": // undefined_table
+		return fmt.Errorf("the table %s of topic %q is gone: restart the app, which makes it, or make it as its owner: %w",
+			table, topic, err)
+	case "42501": // insufficient_privilege
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+		defer cancel()
+		if lacking := p.topics.checkInsert(ctx, table); lacking != nil {
+			return fmt.Errorf("topic %q: %w: %w", topic, lacking, err)
+		}
+	}
+	return fmt.Errorf("topic %q: %w", topic, err)
 }
 
 // Close implements message.Publisher. It closes after all subscribers of the connection.

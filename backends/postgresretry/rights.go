@@ -8,7 +8,7 @@ import (
 
 // right is what the app's role needs.
 type right struct {
-	kind   string // TABLE or FUNCTION
+	kind   string // TABLE, SEQUENCE or FUNCTION
 	object string // its name, quoted; with its arguments, if it is a function
 	name   string
 }
@@ -29,6 +29,7 @@ func checkRights(ctx context.Context, db *sql.DB, needed []right) error {
 			FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS n(kind, object, name, i)
 			WHERE NOT CASE kind
 				WHEN 'TABLE' THEN has_table_privilege(to_regclass(object)::oid, name)
+				WHEN 'SEQUENCE' THEN has_sequence_privilege(to_regclass(object)::oid, name)
 				ELSE has_function_privilege(to_regprocedure(object)::oid, name) END
 			GROUP BY kind, object ORDER BY min(i)) AS lacking`,
 		kinds.String(), objects.String(), names.String()).Scan(&role, &grants)

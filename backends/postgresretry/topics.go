@@ -110,3 +110,17 @@ func (t *appTopics) make(
 	t.ready.Store(table, nil)
 	return nil
 }
+
+// checkInsert returns an error with a GRANT for each right that the role lacks to publish to a table.
+func (t *appTopics) checkInsert(ctx context.Context, table string) error {
+	var sequence sql.NullString // none: the column has no sequence of its own
+	if err := t.db.QueryRowContext(ctx, `SELECT pg_get_serial_sequence($1::text, 'offset')`, table).
+		Scan(&sequence); err != nil {
+		return fmt.Errorf("cannot look for the sequence of %s: %w", table, err)
+	}
+	needed := []right{{"TABLE", table, "INSERT"}}
+	if sequence.Valid {
+		needed = append(needed, right{"SEQUENCE", sequence.String, "USAGE"})
+	}
+	return checkRights(ctx, t.db, needed)
+}
