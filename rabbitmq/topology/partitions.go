@@ -17,9 +17,9 @@ const maxShortString = 255 // bytes of a queue's name: AMQP 0-9-1 sends its leng
 // addPartitions adds the exchange and the queues of a work queue whose order is kept.
 func (t *Topology) addPartitions(n naming.Prefix) {
 	work := t.WorkQueue.Name
-	if longest := naming.PartitionQueue(work, t.config.Partitions-1); len(longest) > maxShortString {
-		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q: the name of its partition, %q, has %d bytes: AMQP "+
-			"allows %d", work, longest, len(longest), maxShortString))
+	if longest := naming.MembersQueue(work); len(longest) > maxShortString { // longer than the name of a partition
+		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q: the name of a queue of its order, %q, has %d bytes: "+
+			"AMQP allows %d", work, longest, len(longest), maxShortString))
 	}
 	t.fault = errors.Join(append(gaps(t.WorkQueue), t.fault)...)
 	exchange := Exchange{Name: naming.OrderExchange(work), Kind: amqp091.ExchangeDirect, Durable: true}

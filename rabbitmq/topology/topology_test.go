@@ -285,7 +285,7 @@ func TestPartitions(t *testing.T) {
 		"Partitions is 257: it must be between 0 (none) and 256": {topology.Config{Partitions: 257, Prefetch: 1}, work},
 		"Prefetch is 0: with Partitions it must be between 1":    {topology.Config{Partitions: 1}, work},
 		"has 257 bytes: AMQP allows 255": {topology.Config{Partitions: 1, Prefetch: 1},
-			topology.Queue{Name: strings.Repeat("n", 249)}},
+			topology.Queue{Name: strings.Repeat("n", 243)}},
 	} {
 		require.ErrorContains(t, topology.New(row.config, row.work).Validate(), want)
 	}
