@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ask"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -34,9 +35,11 @@ const (
 	// commands drops its oldest ones when too many come at one moment.
 	tellSpread = 5 * time.Second
 	// tellTimeout is for processes that are too busy to answer at once.
-	tellTimeout   = 30 * time.Second
-	mostCommands  = 100 // commands that wait
-	commandWindow = 16  // commands that are fetched
+	tellTimeout  = 30 * time.Second
+	mostCommands = 100 // commands that wait
+	// queueNameLength is that of AMQP's short strings, in bytes.
+	queueNameLength = channel.MaxShortString
+	commandWindow   = 16 // commands that are fetched
 )
 
 // control carries out the commands of wmretry order and wmretry key, from the first handler with Order.Partitions or
@@ -176,6 +179,13 @@ func (c *control) pause() time.Duration {
 	return time.Until(c.again)
 }
 
+// commandsOf returns a new name for a queue of commands. It begins with the name of the exchange, as far as there is room
+// for it: a user may be permitted to configure what begins with the prefix only.
+func commandsOf(exchange string) string {
+	id := "." + watermill.NewUUID()
+	return exchange[:min(len(exchange), queueNameLength-len(id))] + id
+}
+
 // consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. It tells other
 // processes: at once over the first connection, and else after a while, as many may be back at the same moment.
 func (c *control) consume(ctx context.Context, channel *amqp091.Channel, back bool) error {
@@ -188,7 +198,7 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel, back bo
 			return refusal.Explain("declare the exchange of the commands", c.exchange, err)
 		}
 	}
-	queue := c.exchange + "." + watermill.NewUUID()
+	queue := commandsOf(c.exchange)
 	_, err := channel.QueueDeclare(queue, false, true, true, false, amqp091.Table{
 		queuearg.QueueType: amqp091.QueueTypeClassic, queuearg.MaxLength: int64(mostCommands),
 	})

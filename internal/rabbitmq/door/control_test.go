@@ -15,12 +15,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/tasks"
 )
+
+// TestTheQueueOfTheCommandsHasANameForAMQP, also with the longest prefix: a longer name ends the connection of all handlers.
+func TestTheQueueOfTheCommandsHasANameForAMQP(t *testing.T) {
+	const longest = 244
+	require.NoError(t, naming.Prefix(strings.Repeat("p", longest)).Validate())
+	require.Error(t, naming.Prefix(strings.Repeat("p", longest+1)).Validate())
+	for _, prefix := range []string{"retry", strings.Repeat("p", longest)} {
+		queue := commandsOf(naming.Prefix(prefix).OrderControl())
+		assert.LessOrEqual(t, len(queue), channel.MaxShortString)
+		assert.True(t, strings.HasPrefix(queue, prefix[:min(len(prefix), 200)]), "users may configure what has the prefix")
+		assert.NotEqual(t, queue, commandsOf(naming.Prefix(prefix).OrderControl()))
+	}
+}
 
 // deliver answers a question: the model of RabbitMQ has no direct replies.
 func deliver(b *channeltest.Broker, asked channeltest.Message, a command.Answer) {
