@@ -47,8 +47,8 @@ func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table,
 		} else if argument, ok = refusal.CutArgument(err); ok {
 			all := guesses(argument, usual[argument])
 			if tried[argument] == len(all) {
-				return nil, fmt.Errorf("%w: the name of the queue is so long that the broker does not show the value that "+
-					"it has: set it in AMQP.Queue.Arguments", refusal.Explain("declare queue", want.Name, err))
+				return nil, fmt.Errorf("%w: the names are so long that the broker does not show the value that the queue "+
+					"has: set it in AMQP.Queue.Arguments", refusal.Explain("declare queue", want.Name, err))
 			}
 			have = all[tried[argument]]
 			tried[argument]++
