@@ -179,8 +179,8 @@ func (c *control) pause() time.Duration {
 	return time.Until(c.again)
 }
 
-// commandsOf returns a new name for a queue of commands. It begins with the name of the exchange, as far as there is room
-// for it: a user may be permitted to configure what begins with the prefix only.
+// commandsOf returns a new name for a queue of commands. It begins with the name of the exchange, as far as there is
+// room for it: a user may be permitted to configure what begins with the prefix only.
 func commandsOf(exchange string) string {
 	id := "." + watermill.NewUUID()
 	return exchange[:min(len(exchange), queueNameLength-len(id))] + id
