@@ -168,7 +168,7 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	if l.plan.mayHave(withheld) {
 		losses *= len(l.plan.schedule) + 1
 	}
-	if v.calls > allowed<<losses {
+	if v.calls > allowed<<min(losses, 20) {
 		l.violate(m.id, "%s is called again, which no fault explains: %d times, %d losses", m.id, v.calls, losses)
 	}
 }

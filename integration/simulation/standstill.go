@@ -98,13 +98,20 @@ func (w *world) overdue() {
 	}
 }
 
-// backlog is how long a handler takes for everything that can wait for it.
+// backlog is how long a handler takes for everything that can wait for it. A message that a rule gives back keeps its
+// place for a while.
 func (p plan) backlog() time.Duration {
 	takes := p.takes
 	if p.tenants != nil {
 		takes = max(takes, tenantHangs)
 	}
-	return time.Duration(p.messages*(len(p.schedule)+2)) * (takes + p.confirms) / time.Duration(p.concurrency)
+	all := time.Duration(p.messages*(len(p.schedule)+2)) * (takes + p.confirms)
+	for _, f := range p.fates {
+		if f.how == returns {
+			all += givenBack
+		}
+	}
+	return all / time.Duration(p.concurrency)
 }
 
 // unnoticed is how long Health may be ready while a handler stands still.
