@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -70,6 +71,27 @@ func TestModel(t *testing.T) {
 			t.Errorf("script %d: the model of RabbitMQ %s differs: %s", r.seed, host.rules.Version, r.differs)
 		}
 	}
+}
+
+// TestTheLargestMessage: the broker refuses a larger one before anything else that is wrong with it.
+func TestTheLargestMessage(t *testing.T) {
+	h := newHost(t)
+	largest := 128 << 20
+	if h.rules.Version > "4" {
+		largest = 16 << 20
+	}
+	var sc script
+	for _, row := range []struct {
+		exchange string
+		size     int
+	}{{"", largest}, {"", largest + 1}, {"missing", largest + 1}} {
+		sc.steps = append(sc.steps, step{fmt.Sprint(row), func(s *side) string {
+			return s.publish(0, row.exchange, "nowhere", false, amqp091.Publishing{Body: make([]byte, row.size)})
+		}})
+	}
+	lines := onModel(t, h.rules, sc)
+	require.Contains(t, lines[1].answer, "message size")
+	require.Empty(t, h.compare(sc, lines, 0, true))
 }
 
 // enough returns when a script has waited long enough for a state. The last run of it waits as long as the machine needs.

@@ -211,7 +211,10 @@ func (ch *channel) publish(m *message, refused bool) {
 	number := ch.published
 	_, err := strconv.ParseUint(m.Expiration, 10, 32)
 	e := b.exchanges[m.exchange]
-	switch {
+	switch size, largest := len(m.Body), b.largestMessage(); {
+	case size > largest:
+		ch.refuse(method, "message size %d is larger than configured max size %d", size, largest)
+		return
 	case e == nil:
 		ch.notFound("exchange", m.exchange, method)
 		return

@@ -17,6 +17,7 @@ const (
 	lastDeath
 	keepsCC
 	countsProperties
+	smallMessages
 )
 
 const yes, no = true, false
@@ -40,6 +41,7 @@ var table = [...]struct {
 	lastDeath:          {in{no, yes, yes}, "dead letters have x-last-death-*"},
 	keepsCC:            {in{no, yes, yes}, "a dead letter with a key of its own keeps a CC without effect"},
 	countsProperties:   {in{no, no, yes}, "in x-max-length-bytes of a quorum queue the properties count, too"},
+	smallMessages:      {in{no, yes, yes}, "a message has at most 16 MiB, not 128"},
 }
 
 // LeftOut is what the model does not do as a broker does. The scripts of package proof avoid it.
@@ -48,7 +50,7 @@ var LeftOut = []string{
 	"x-expires, native delayed retry, delayed messages of 4.4",
 	"x-consumer-timeout of a queue or a consumer: each has the time-out of the node",
 	"priorities of policies (the first name in the alphabet wins), operator policies, policies of exchanges",
-	"flow control, limits of connections and channels, the size of frames that a client wants",
+	"flow control, limits of connections and channels, another max_message_size, the size of frames that a client wants",
 	"the management API, but for what this library reads of it: there the figures are those of now",
 	"the loss of transient messages at a restart: a durable queue keeps them",
 	"an x-death that a client sends: the model believes it on each version, brokers from 4.0 on do not",
@@ -67,6 +69,14 @@ type Rules struct {
 
 // Versions are the versions that have rules, from the oldest on.
 var Versions = []Rules{{"3.10.8", 0}, {"4.0.5", 1}, {"4.3.6", 2}}
+
+// largestMessage is max_message_size, as it is by default: of the body, in bytes.
+func (b *Broker) largestMessage() int {
+	if b.does(smallMessages) {
+		return 16 << 20
+	}
+	return 128 << 20
+}
 
 func (b *Broker) does(r rule) bool { return table[r].in[b.config.Rules.column] }
 
