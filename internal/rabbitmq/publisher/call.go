@@ -109,6 +109,9 @@ func (c *call) settle(r *request) error {
 		err := c.outcome(r, to == c.c.toQuarantine)
 		switch err {
 		case errChannelClosed:
+			if err := limitsOf(r.session.connection).checkBody(r.publishing.Body); err != nil {
+				return r.failure(publish.ErrRefused, err)
+			}
 			to = c.c.toQuarantine
 		case errGivenUp: // no message caused it: again in the same way
 		default:

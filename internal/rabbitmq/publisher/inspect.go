@@ -3,6 +3,7 @@ package publisher
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -27,11 +28,32 @@ const (
 // limits are the limits of a connection for a message.
 type limits struct {
 	frameMax int    // in bytes; 0: no limit
+	bodyMax  int    // in bytes; 0: not known
 	user     string // empty: not known
 }
 
 func limitsOf(c *wire.Connection) limits {
-	return limits{frameMax: c.Client.Config.FrameSize, user: c.User}
+	return limits{frameMax: c.Client.Config.FrameSize, bodyMax: int(c.BodyMax.Load()), user: c.User}
+}
+
+// bodyMax is in the reason for which RabbitMQ closes a channel. No client can ask for the limit.
+var bodyMax = regexp.MustCompile(`message size \d+ is larger than (?:configured )?max size (\d+)`)
+
+// learn notes the limit that a message has exceeded: the next one must not cost the channel, too.
+func learn(c *wire.Connection, reason *amqp091.Error) {
+	if found := bodyMax.FindStringSubmatch(reason.Reason); found != nil {
+		if limit, err := strconv.ParseInt(found[1], 10, 64); err == nil {
+			c.BodyMax.Store(limit)
+		}
+	}
+}
+
+// checkBody returns an error for a body that the broker is known to refuse.
+func (l limits) checkBody(body []byte) error {
+	if l.bodyMax == 0 || len(body) <= l.bodyMax {
+		return nil
+	}
+	return fmt.Errorf("the payload has %d bytes, and the broker's max_message_size is %d", len(body), l.bodyMax)
 }
 
 // excess returns by how many bytes a content header frame of this size is too large.
@@ -45,6 +67,9 @@ func (l limits) excess(size int) int {
 // inspect returns an error for a message that would close the channel or the connection. Other messages in flight would
 // fail as well. It also returns the size of the frame with the content header.
 func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
+	if err := l.checkBody(p.Body); err != nil {
+		return 0, err
+	}
 	size = frameOverhead + contentHeader
 	for _, property := range []struct{ name, value string }{
 		{"content-type", p.ContentType}, {"content-encoding", p.ContentEncoding}, {"correlation-id", p.CorrelationId},

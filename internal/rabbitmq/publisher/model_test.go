@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -105,6 +106,26 @@ func TestADeclarationThatEndsTheConnectionRests(t *testing.T) {
 			b.DeclareQueue(m.RoutingKey, amqp091.Table{"x-queue-type": "quorum"})
 			return nil
 		}))
+	})
+}
+
+// The broker closes the channel because of a message over its max_message_size, and those that are in flight on it come
+// twice. Only the first such message on a connection costs that.
+func TestOnlyTheFirstMessageThatIsTooLargeClosesAChannel(t *testing.T) {
+	t.Parallel()
+	onModel(t, 64, func(t *testing.T, b *model.Broker, p *Connection) {
+		small := func(i int) { require.NoError(t, p.SendOne(messageOf(t.Context(), fmt.Sprint("message ", i)))) }
+		large := messageOf(t.Context(), "large")
+		large.Publishing.Body = make([]byte, 20<<20)
+		for i := range 3 {
+			small(i)
+			err := p.SendOne(large)
+			require.ErrorIs(t, err, publish.ErrRefused)
+			require.ErrorContains(t, err, "the payload has 20971520 bytes, and the broker's max_message_size is ")
+		}
+		small(3)
+		assert.Len(t, b.Messages("queue"), 4)
+		assert.Equal(t, 1, strings.Count(b.Trace(), "error 406"))
 	})
 }
 

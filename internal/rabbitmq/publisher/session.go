@@ -55,6 +55,7 @@ func newSession(c *wire.Connection, channel *amqp091.Channel, maxInFlight int) *
 // watchClosed closes s.closed when the channel is closed, and s.lost when the broker has closed it.
 func (s *session) watchClosed() {
 	if s.reason = <-s.closes; s.reason != nil {
+		learn(s.connection, s.reason)
 		close(s.lost)
 	}
 	close(s.closed)

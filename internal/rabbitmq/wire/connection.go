@@ -54,6 +54,7 @@ type Connection struct {
 	Socket  *socket.Socket
 	User    string        // empty: not known
 	Blocked atomic.Bool   // kept up to date
+	BodyMax atomic.Int64  // the broker's max_message_size, once it has refused a message; 0: not known
 	Closed  chan struct{} // closed when the connection is lost or closed
 
 	number uint64
