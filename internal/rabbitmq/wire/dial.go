@@ -4,6 +4,7 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"time"
 
@@ -31,7 +32,7 @@ func Open(
 		}
 	}
 	var socket net.Conn
-	release := func() {}
+	release := func() (timedOut bool) { return false }
 	config.Dial = func(network, address string) (net.Conn, error) {
 		inner, err := dialer(network, address)
 		if err != nil {
@@ -44,14 +45,20 @@ func Open(
 		// A peer may accept the connection and then not answer.
 		limit := time.AfterFunc(timeout, func() { _ = inner.Close() })
 		cancel := context.AfterFunc(ctx, func() { _ = inner.Close() })
-		release = func() { limit.Stop(); cancel() }
+		release = func() bool {
+			cancel()
+			return !limit.Stop()
+		}
 		return socket, nil
 	}
 	connection, err := amqp091.DialConfig(address, config)
-	release()
+	timedOut := release()
 	if err != nil {
 		if socket != nil {
 			_ = socket.Close() // amqp091-go leaves it open after a failed handshake
+		}
+		if timedOut {
+			err = fmt.Errorf("no answer within %v: %w", timeout, err)
 		}
 		return nil, nil, err
 	}

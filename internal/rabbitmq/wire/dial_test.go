@@ -38,16 +38,17 @@ func TestSilentPeerIsNotWaitedFor(t *testing.T) {
 	for name, row := range map[string]struct {
 		query  string
 		within time.Duration // the context
+		text   string
 	}{
-		"by the address's timeout": {"?connection_timeout=100", time.Hour},
-		"by the context":           {"", 100 * time.Millisecond},
+		"by the address's timeout": {"?connection_timeout=100", time.Hour, "no answer within 100ms"},
+		"by the context":           {"", 100 * time.Millisecond, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, closed := silent(t)
 			ctx, cancel := context.WithTimeout(t.Context(), row.within)
 			defer cancel()
 			_, _, err := wire.Open(ctx, address+row.query, amqp091.Config{}, nil)
-			require.Error(t, err)
+			require.ErrorContains(t, err, row.text)
 			<-closed
 		})
 		t.Run(name+", with a dialer of the app's own", func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestSilentPeerIsNotWaitedFor(t *testing.T) {
 					return client, nil
 				}}
 				_, _, err := wire.Open(ctx, "amqp://localhost/"+row.query, own, func(inner net.Conn) net.Conn { return inner })
-				require.Error(t, err)
+				require.ErrorContains(t, err, row.text)
 				assert.Equal(t, 100*time.Millisecond, time.Since(began))
 			})
 		})

@@ -187,9 +187,9 @@ func (i *Inspector) checkQueue(
 			"protect the queue with a policy (%s), then set "+
 			"AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
 	}
-	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that "+
-		"the broker itself gives up is dropped. "+
-		"A policy protects it: %s", app.Name, command))
+	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange of its own, so a "+
+		"message that the broker itself gives up is dropped. A policy protects it (the app cannot see policies: ignore "+
+		"this line if it is set): %s", app.Name, command))
 	return nil
 }
 

@@ -80,7 +80,9 @@ func TestAQueueIsWarnedAboutOnce(t *testing.T) {
 			`work queue "orders" was declared with the Prefix "old", and now has the Prefix "retry" too`, `set Prefix to "old"`}},
 		"the app's own exchange": {earlier.Arguments, earlier.Arguments, nil},
 		"never full":             {refuses, refuses, nil},
-		"full":                   {full, full, []string{`work queue "orders" refuses messages while it is full`}},
+		"no dead-letter exchange": {nil, nil, []string{
+			`work queue "orders" has no dead-letter exchange`, "the app cannot see policies", "rabbitmqctl set_policy"}},
+		"full": {full, full, []string{`work queue "orders" refuses messages while it is full`}},
 	} {
 		logs, i := watermill.NewCaptureLogger(), New(Config{Prefix: "retry"})
 		for range 2 {
