@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -107,7 +108,7 @@ func TestAStreamIsRefused(t *testing.T) {
 		a := testapp.NewParts(t, func(c *config.Config) { c.WorkQueueMode = mode })
 		for _, queue := range []string{a.Queue("orders"), a.Queue(longName[:180])} {
 			existing(t, queue, amqp091.Table{"x-queue-type": "stream"})
-			require.ErrorContains(t, subscribe(t, a, queue), "is a stream")
+			require.ErrorIs(t, subscribe(t, a, queue), workqueue.ErrStream)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package workqueue
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -160,7 +161,7 @@ func (i *Inspector) checkQueue(
 	app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter,
 ) error {
 	if have[queuearg.QueueType] == amqp091.QueueTypeStream {
-		return fmt.Errorf("work queue %q is a stream: %s. %s", app.Name, StreamReason, StreamAdvice)
+		return fmt.Errorf("%w: %q, the work queue: %s. %s", ErrStream, app.Name, StreamReason, StreamAdvice)
 	}
 	if differs := Conflicts(app, have); len(differs) > 0 {
 		if differs[0].Argument == queuearg.SingleActiveConsumer {
@@ -192,6 +193,9 @@ func (i *Inspector) checkQueue(
 		"this line if it is set): %s", app.Name, command))
 	return nil
 }
+
+// ErrStream is returned when a work queue is a stream.
+var ErrStream = errors.New("a work queue cannot be a stream")
 
 // StreamReason and StreamAdvice are why no app may have a stream as its work queue, and what to do.
 const (

@@ -105,7 +105,8 @@ func TestAStreamIsRefused(t *testing.T) {
 		have := amqp091.Table{"x-queue-type": "stream", "x-max-age": "7D"}
 		err := i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: amqp091.Table{"x-max-age": "7D"}}, have,
 			parseVersion(version), watermill.NopLogger{})
-		require.ErrorContains(t, err, `work queue "orders" is a stream`)
+		require.ErrorIs(t, err, ErrStream)
+		assert.ErrorContains(t, err, `"orders"`)
 		assert.ErrorContains(t, err, "AMQP.Queue.GenerateName")
 	}
 }
