@@ -31,11 +31,11 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 		logger = watermill.NopLogger{}
 	}
 	cluster := newCluster(config, logger)
-	app, err := cluster.newPublisher(config.producer())
+	app, err := cluster.newProducer(config.producer)
 	if err != nil {
 		return nil, err
 	}
-	stock, err := cluster.newPublisher(config.copies())
+	stock, err := cluster.newProducer(config.copies)
 	if err != nil {
 		return nil, errors.Join(err, app.Close())
 	}

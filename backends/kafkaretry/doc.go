@@ -9,7 +9,8 @@
 //	defer retries.Close() // after router.Run has returned
 //	retries.AddConsumerHandler(router, "billing", "orders", bill)
 //
-// It is for Kafka 4.x, and tested on 4.0 and 4.4. Its due times are by the clocks of the app's hosts.
+// It is for Kafka 4.x, and tested on 4.0 and 4.4. It has the classic protocol of consumer groups only, not KIP-848.
+// Kafka has no redelivery limit: a handler may take any time. Due times are by the clocks of the app's hosts.
 //
 // # Topics
 //
@@ -30,6 +31,10 @@
 //
 // That needs permission to create topics. Otherwise make them beforehand, also "<Prefix>.dead.unknown", for messages on
 // a tier that are not of this library.
+//
+// No subscription makes a topic that handlers only publish to. Where auto.create.topics.enable of the cluster is false,
+// make it beforehand: a publish to a topic that does not exist is an error that names it, and the message fails. Once
+// the topic exists, publishes succeed. A topic that is read and is deleted is a fault in the Health of the connection.
 //
 // A tier or return topic whose retention.ms is not longer than the longest delay is an error of the router's Run. So is
 // one that is compacted, because copies have no key, and a topic of the retries whose max.message.bytes is smaller than
@@ -111,12 +116,11 @@
 // for its end. A copy needs room for its failure record, about a kilobyte. A topic of the retries is made with the
 // max.message.bytes of the app's topic and 64 KiB more, and Producer.MaxMessageBytes of the client does not limit
 // copies. What does not fit on a tier is a dead letter at once. sarama reads new partitions of a topic after
-// Metadata.RefreshFrequency, 10 minutes by default. It has the classic protocol of consumer groups only,
-// not KIP-848. The cooperative strategy of sarama 1.61 is for the topics of handlers, tiers keep the range strategy.
+// Metadata.RefreshFrequency, 10 minutes by default. The cooperative strategy of sarama 1.61 is for the topics of
+// handlers, tiers keep the range strategy.
 //
 // Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of
-// up to 256 messages of each partition of a tier while its first one cannot be forwarded. Kafka has no redelivery
-// limit: a handler may take any time.
+// up to 256 messages of each partition of a tier while its first one cannot be forwarded.
 //
 // The due time is written by the host of the failure and compared with the clock of the host that waits: see package
 // relay. A copy has the payload, UUID and metadata of its message. It has not its key, timestamp and partition, which

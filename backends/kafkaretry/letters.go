@@ -68,7 +68,7 @@ func (i *importer) Publish(topic string, messages ...*message.Message) error {
 	defer i.mu.Unlock()
 	if i.stock == nil {
 		c := newCluster(i.config, watermill.NopLogger{})
-		stock, err := c.newPublisher(i.config.copies())
+		stock, err := c.newProducer(i.config.copies)
 		if err != nil {
 			return err
 		}

@@ -7,26 +7,14 @@ import (
 	"sync"
 
 	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 )
 
-// newPublisher connects.
-func (c *cluster) newPublisher(config *sarama.Config) (*kafka.Publisher, error) {
-	stock, err := kafka.NewPublisher(kafka.PublisherConfig{
-		Brokers: c.config.Brokers, OverwriteSaramaConfig: c.network.of(config),
-	}, c.logger)
-	if err != nil {
-		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
-	}
-	return stock, nil
-}
-
 // publisher is that of the app's messages.
 type publisher struct {
-	stock   *kafka.Publisher
+	stock   *producer
 	cluster *cluster
 }
 
@@ -46,10 +34,10 @@ func (publisher) String() string { return "kafka.Publisher" }
 // copies publishes copies. Its Close ends what the subscribers share, too: the connection closes it last.
 type copies struct {
 	cluster *cluster
-	stock   *kafka.Publisher
+	stock   *producer
 
-	opening sync.Mutex       // held while alone is made
-	alone   *kafka.Publisher // nil: no copy has needed it
+	opening sync.Mutex // held while alone is made
+	alone   *producer  // nil: no copy has needed it
 
 	mu      sync.Mutex
 	closed  bool
@@ -126,14 +114,16 @@ func (p *copies) begin() bool {
 }
 
 // forOne connects with the first copy that is published alone.
-func (p *copies) forOne() (*kafka.Publisher, error) {
+func (p *copies) forOne() (*producer, error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
 	if p.alone != nil {
 		return p.alone, nil
 	}
-	alone, err := p.cluster.newPublisher(p.cluster.config.alone())
-	p.alone = alone
+	alone, err := p.cluster.newProducer(p.cluster.config.alone)
+	if err == nil {
+		p.alone = alone
+	}
 	return alone, err
 }
 

@@ -45,7 +45,7 @@ func startBroker(t *testing.T, produced sarama.MockResponse) Config {
 func openCopies(t *testing.T, config Config) *copies {
 	t.Helper()
 	c := newCluster(config, watermill.NopLogger{})
-	stock, err := c.newPublisher(config.copies())
+	stock, err := c.newProducer(config.copies)
 	require.NoError(t, err)
 	return &copies{cluster: c, stock: stock}
 }
