@@ -59,9 +59,8 @@ func (c *claims) pause() {
 		c.failures = 0
 	} else if c.failures++; c.sweeper != nil {
 		if err := c.subscriber.prepare(c.ctx, c.topic); err != nil && c.ctx.Err() == nil {
-			c.subscriber.cluster.logger.Error("Cannot read a return topic, trying again", err, watermill.LogFields{
-				"topic": c.topic,
-			})
+			logger := c.subscriber.cluster.calm(c.subscriber.params, c.member)
+			logger.Error("Cannot read a return topic, trying again", err, watermill.LogFields{"topic": c.topic})
 		}
 	}
 	_ = pauses.Sleep(c.ctx, pauses.After(c.failures))

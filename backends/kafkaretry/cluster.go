@@ -18,12 +18,16 @@ import (
 
 // cluster looks at topics, and makes those that are missing. All subscribers of a connection share it and its client.
 type cluster struct {
-	config  Config
-	logger  watermill.LoggerAdapter
-	longest time.Duration // delay of a tier of the connection's policy
-	joining time.Duration // how long a rebalance may take
-	network *network
-	sizes   sizes
+	config    Config
+	logger    watermill.LoggerAdapter
+	longest   time.Duration // delay of a tier of the connection's policy
+	joining   time.Duration // how long a rebalance may take
+	answering time.Duration // how long an answer to a group may take
+	network   *network
+	sizes     sizes
+
+	calming sync.Mutex
+	calms   map[string]*repeats // what handlers and tiers have logged
 
 	unswept atomic.Bool // whether it was logged that Kafka deletes no settled messages
 
@@ -41,9 +45,10 @@ type cluster struct {
 var errClosed = fmt.Errorf("the connection to Kafka is closed: %w", retry.ErrClosed)
 
 func newCluster(config Config, logger watermill.LoggerAdapter) *cluster {
+	consumer := config.consumer().Consumer
 	c := &cluster{
-		config: config, logger: logger, joining: config.consumer().Consumer.Group.Rebalance.Timeout,
-		network: newNetwork(), asking: make(chan struct{}, 1),
+		config: config, logger: logger, joining: consumer.Group.Rebalance.Timeout,
+		answering: consumer.MaxWaitTime + answerTimeout, network: newNetwork(), asking: make(chan struct{}, 1),
 	}
 	c.closing, c.end = context.WithCancel(context.Background())
 	for _, tier := range append(middleware.Tiers(config.Policy, false), config.RetiredSchedule.Tiers()...) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
@@ -25,36 +26,63 @@ const (
 
 	// joinSlack is how much longer than the timeout of a rebalance a subscription may have none.
 	joinSlack = 5 * time.Second
+
+	// answerTimeout is how long a broker may take for an answer, besides the time for which it keeps a fetch.
+	answerTimeout = 5 * time.Second
 )
 
-var errNoMember = errors.New("the process cannot join the consumer group; the log says why")
+var (
+	errNoMember = errors.New("the process cannot join the consumer group; the log says why")
+	errNoAnswer = errors.New("a broker of Kafka does not answer")
+)
 
 // membership is that of a subscription in its consumer group, for the Health of the connection. A rebalance interrupts
-// it and is no fault. So a subscription without a session is a fault only where the cluster does not answer, or for
-// longer than a rebalance takes.
+// it and is no fault. So a subscription without a session, or without an answer in its session, is a fault only where
+// the cluster does not answer, or for longer than a rebalance takes. sarama keeps a session whose topic is deleted.
 type membership struct {
 	cluster *cluster
 	topic   string
 	ctx     context.Context // the context of the subscription
+	traffic traffic         // what the client of the group sends and gets
 
-	mu    sync.Mutex
-	since time.Time   // without a session
-	last  error       // in that time
-	look  *time.Timer // nil: there is a session
+	mu      sync.Mutex
+	session bool        // there is one
+	changes int         // how often session has changed
+	unknown bool        // Kafka has answered that the topic does not exist, and the cluster is still to be asked
+	unread  bool        // it was reported that the topic cannot be read
+	since   time.Time   // without a session, or without an answer
+	last    error       // in that time
+	look    *time.Timer // nil: the subscription has ended
 }
 
 // member returns the membership of a subscription that has no session yet.
 func (c *cluster) member(ctx context.Context, topic string) *membership {
-	m := &membership{cluster: c, topic: topic, ctx: ctx}
-	m.ended()
+	m := &membership{cluster: c, topic: topic, ctx: ctx, since: time.Now()}
+	m.mu.Lock()
+	m.look = time.AfterFunc(lookPause, m.check)
+	m.mu.Unlock()
 	context.AfterFunc(ctx, m.stop)
 	return m
 }
 
 // began is called when there is a session.
-func (m *membership) began() {
-	m.stop()
-	subscriptions.Read(m.ctx, nil)
+func (m *membership) began() { m.change(true) }
+
+// ended is called when a session has ended.
+func (m *membership) ended() { m.change(false) }
+
+func (m *membership) change(session bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session, m.since, m.last = session, time.Now(), nil
+	m.changes++
+	if m.look == nil {
+		return
+	}
+	m.look.Reset(lookPause)
+	if session {
+		m.report(nil)
+	}
 }
 
 func (m *membership) stop() {
@@ -66,40 +94,84 @@ func (m *membership) stop() {
 	}
 }
 
-// ended is called when a session has ended.
-func (m *membership) ended() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.look == nil && m.ctx.Err() == nil {
-		m.since, m.last = time.Now(), nil
-		m.look = time.AfterFunc(lookPause, m.check)
-	}
-}
-
-// failed is called with errors of the consumer group.
+// failed is called with errors of the consumer group and its partitions.
 func (m *membership) failed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = err
+	m.unknown = m.unknown || errors.Is(err, sarama.ErrUnknownTopicOrPartition)
 }
 
 func (m *membership) check() {
-	err := m.cluster.answers(m.topic)
+	m.mu.Lock()
+	asked := m.traffic.unanswered()
+	answered := asked.IsZero() || time.Since(asked) <= m.cluster.answering
+	changes, unknown, well := m.changes, m.unknown, m.session && answered
+	m.mu.Unlock()
+	var err error
+	if !well {
+		err = m.cluster.answers(m.topic)
+	}
+	if err == nil && unknown {
+		err = m.cluster.restore(m.ctx, m.topic)
+	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.look == nil {
 		return
 	}
-	if err == nil && time.Since(m.since) > m.cluster.joining+joinSlack {
-		err = errNoMember
-		if m.last != nil {
-			err = fmt.Errorf("the process cannot join the consumer group: %w", m.last)
-		}
-	}
-	if err != nil {
-		subscriptions.Read(m.ctx, err)
+	if changes == m.changes {
+		m.judge(err, answered)
 	}
 	m.look.Reset(min(max(time.Since(m.since), lookPause), longestLookPause))
+}
+
+// judge reports what a look has found.
+func (m *membership) judge(err error, answered bool) {
+	if err == nil {
+		m.unknown = false
+		if m.session && answered {
+			m.since = time.Now()
+			m.report(nil)
+			return
+		}
+		if time.Since(m.since) <= m.cluster.joining+joinSlack {
+			return // a rebalance
+		}
+		switch {
+		case m.session:
+			err = errNoAnswer
+		case m.last != nil:
+			err = fmt.Errorf("the process cannot join the consumer group: %w", m.last)
+		default:
+			err = errNoMember
+		}
+	}
+	m.report(err)
+}
+
+// report records why the topic cannot be read, or with nil that it can.
+func (m *membership) report(err error) {
+	subscriptions.Read(m.ctx, err)
+	fields := watermill.LogFields{"topic": m.topic}
+	switch unread := err != nil; {
+	case unread == m.unread:
+	case unread:
+		m.cluster.logger.Error("Cannot read a topic of Kafka, trying again", err, fields)
+	default:
+		m.cluster.logger.Info("A topic of Kafka is read again", fields)
+	}
+	m.unread = err != nil
+}
+
+// restore returns an error for a topic that does not exist. It makes one of the retries again.
+func (c *cluster) restore(ctx context.Context, topic string) error {
+	missing := c.missing(ctx, topic)
+	if missing == nil || !c.config.names().IsOwn(topic) {
+		return missing
+	}
+	return c.remake(ctx, topic)
 }
 
 // answers reports why the cluster does not answer. Subscriptions that ask at the same time share an answer.

@@ -28,14 +28,17 @@ func newNetwork() *network {
 }
 
 // of makes the client of a configuration dial through the network. It returns the configuration, which it modifies.
-func (n *network) of(config *sarama.Config) *sarama.Config {
+func (n *network) of(config *sarama.Config) *sarama.Config { return n.watched(config, nil) }
+
+// watched is of for a client whose requests are watched.
+func (n *network) watched(config *sarama.Config, traffic *traffic) *sarama.Config {
 	var stock stockDialer = &net.Dialer{
 		Timeout: config.Net.DialTimeout, KeepAlive: config.Net.KeepAlive, LocalAddr: config.Net.LocalAddr,
 	}
 	if config.Net.Proxy.Enable {
 		stock = config.Net.Proxy.Dialer
 	}
-	config.Net.Proxy.Enable, config.Net.Proxy.Dialer = true, dialer{n, stock}
+	config.Net.Proxy.Enable, config.Net.Proxy.Dialer = true, dialer{n, stock, traffic}
 	return config
 }
 
@@ -46,6 +49,7 @@ type stockDialer interface {
 type dialer struct {
 	network *network
 	stock   stockDialer
+	traffic *traffic // nil: it is not watched
 }
 
 // Dial implements the Proxy of sarama.
@@ -63,6 +67,9 @@ func (d dialer) Dial(network, address string) (connection net.Conn, err error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if d.traffic != nil {
+		connection = d.traffic.watch(connection)
 	}
 	opened := connection
 	return dialed{opened, context.AfterFunc(whole, func() { _ = opened.Close() })}, nil

@@ -60,7 +60,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	sweeper := s.sweeper(topic)
 	if s.params.Tier > 0 {
 		r, err := await(ctx, s.cluster, func() (*tierReader, error) {
-			return s.cluster.readTier(ctx, topic, sweeper)
+			return s.readTier(ctx, topic, sweeper)
 		}, func(r *tierReader) { r.end() })
 		if err != nil {
 			return nil, err
@@ -145,8 +145,8 @@ func (s *subscriber) join(ctx context.Context, topic string, claims *claims) (jo
 	}
 	stock, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 		Brokers: c.config.Brokers, ConsumerGroup: s.group(topic),
-		OverwriteSaramaConfig: c.network.of(config), Tracer: claims,
-	}, c.logger)
+		OverwriteSaramaConfig: c.network.watched(config, &claims.member.traffic), Tracer: claims,
+	}, c.calm(s.params, claims.member))
 	if err != nil {
 		return joined{}, err
 	}

@@ -38,20 +38,21 @@ type tierReader struct {
 
 // readTier joins the consumer group of a tier until the context ends. The channel is closed then, and when Kafka ends
 // the membership.
-func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tierReader, error) {
-	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic, c.network.of(c.config.tier()))
+func (s *subscriber) readTier(ctx context.Context, topic string, of *sweeper) (*tierReader, error) {
+	c, member := s.cluster, s.cluster.member(ctx, topic)
+	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic,
+		c.network.watched(c.config.tier(), &member.traffic))
 	if err != nil {
+		member.stop()
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
 	}
-	r := &tierReader{
-		sweeper: s, member: c.member(ctx, topic), out: make(chan *message.Message), done: make(chan struct{}),
-	}
+	logger := c.calm(s.params, member)
+	r := &tierReader{sweeper: of, member: member, out: make(chan *message.Message), done: make(chan struct{})}
 	ctx, r.end = context.WithCancel(ctx)
 	fields := watermill.LogFields{"topic": topic}
 	go func() {
 		for err := range group.Errors() {
-			r.member.failed(err)
-			c.logger.Error("Cannot read a tier of Kafka, trying again", err, fields)
+			logger.Error("Cannot read a tier of Kafka, trying again", err, fields)
 		}
 	}()
 	go func() {

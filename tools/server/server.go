@@ -14,6 +14,9 @@ type Server struct {
 	// Kill kills the server, as a crash does. Restart starts it again. Nil: Restart is nil.
 	Kill func()
 
+	// Pause stops the server from running until resume. Nil: it cannot be paused.
+	Pause func() (resume func())
+
 	// Restart kills the server, and starts it again on its data and its port. Nil: the server keeps nothing.
 	Restart func(context.Context) error
 }

@@ -45,7 +45,7 @@ func Start(ctx context.Context, plan Plan) (*Server, error) {
 		p := &process{Plan: plan}
 		err := p.open(ctx)
 		if err == nil {
-			return &Server{URL: p.url, Stop: p.stop, Kill: p.kill, Restart: p.restart}, nil
+			return &Server{URL: p.url, Stop: p.stop, Kill: p.kill, Pause: p.pause, Restart: p.restart}, nil
 		}
 		faults = append(faults, p.explain(err))
 	}
@@ -189,6 +189,12 @@ func (p *process) kill() {
 func (p *process) crash() {
 	_ = syscall.Kill(-p.started.Process.Pid, syscall.SIGKILL)
 	<-p.ended
+}
+
+func (p *process) pause() (resume func()) {
+	group := -p.started.Process.Pid
+	_ = syscall.Kill(group, syscall.SIGSTOP)
+	return func() { _ = syscall.Kill(group, syscall.SIGCONT) }
 }
 
 // restart tries for a while: PostgreSQL does not start before the last of its old processes has ended, which are in
