@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +129,41 @@ func TestMessageThatCannotBeForwardedIsGivenBack(t *testing.T) {
 			a.close()
 		})
 	}
+}
+
+// TestDeliveriesThatAreTakenBackInAnOutage are one line in the log.
+func TestDeliveriesThatAreTakenBackInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := &scripted{}
+		a := newApp(t, backoff.Schedule{time.Hour}, withTier(tier))
+		a.handle("billing", ignore)
+		a.run()
+		outage := func() {
+			for range 3 {
+				ctx, cancel := context.WithCancel(t.Context())
+				for range 20 {
+					tier.send(waitingFor(ctx, time.Hour))
+				}
+				time.Sleep(10 * time.Second)
+				cancel()
+				time.Sleep(10 * time.Second)
+			}
+		}
+		lines := func(level watermill.LogLevel) (lines int) {
+			for _, line := range a.logs.Captured()[level] {
+				if strings.HasPrefix(line.Msg, "Backend has taken back messages that waited") {
+					lines++
+				}
+			}
+			return lines
+		}
+		outage()
+		assert.Equal(t, []int{1, 59}, []int{lines(watermill.InfoLogLevel), lines(watermill.DebugLogLevel)})
+		time.Sleep(time.Hour)
+		outage()
+		assert.Equal(t, 2, lines(watermill.InfoLogLevel))
+		a.close()
+	})
 }
 
 // TestCancelledDeliveryIsNotForwarded: the backend redelivers the message, and the second delivery is forwarded.

@@ -36,6 +36,9 @@ const (
 	// holdFor is how long it is held where it cannot be postponed either.
 	holdFor = 20 * time.Second
 
+	// takenBackPause is how long the backend takes nothing back before the next time is in the log again.
+	takenBackPause = time.Minute
+
 	// ackTimeout is how long a stopping tier waits until its last acknowledgement is sent.
 	ackTimeout = 200 * time.Millisecond
 )
@@ -95,7 +98,8 @@ type pump struct {
 	taken    chan struct{}      // the backend has taken messages back
 	acked    context.Context    // the context of the message that was acknowledged last
 	ackedAt  time.Time
-	failures int // failed attempts to subscribe, in a row
+	failures int       // failed attempts to subscribe, in a row
+	tookBack time.Time // when the backend has taken a message back, the last time
 
 	mu   sync.Mutex
 	kept map[*waiter]struct{} // all that are not settled
@@ -254,8 +258,12 @@ func (p *pump) drop(w *waiter, now time.Time) {
 		return
 	}
 	p.nack(w)
-	p.relay.logger.Info("Backend has taken back a message that waited, and delivers it again, as at a rebalance. If it "+
-		"takes back each message, the subscriber of a tier must keep a message as long as the tier lasts",
+	log, again := p.relay.logger.Info, now.Sub(p.tookBack) < takenBackPause
+	if p.tookBack = now; again {
+		log = p.relay.logger.Debug
+	}
+	log("Backend has taken back messages that waited, and delivers them again: that is no loss, and is to be expected in "+
+		"an outage of the backend and at a rebalance. Further ones are logged at the debug level",
 		p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "waited": now.Sub(w.receivedAt)}))
 }
 
