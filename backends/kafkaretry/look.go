@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,13 +72,13 @@ func (r reader) Waiting(ctx context.Context) (all []operate.Waiting, err error) 
 				return nil, err
 			}
 			w.Dead = end.Count
-			group, of, _ := strings.Cut(key, ".")
+			group, _, _ := strings.Cut(key, ".")
 			from, next, err := r.unsettled(admin, relaytopic.Key(group, names.Return(key)), names.Return(key))
 			if err != nil {
 				return nil, err
 			}
 			w.Retries = messagesBetween(from, next)
-			if relaytopic.Key(group, of) == key { // it has no hash
+			if _, known := topicOf(key); known {
 				if w.Consumers, err = members(admin, key); err != nil {
 					return nil, err
 				}
@@ -212,8 +213,43 @@ func (r reader) Check(ctx context.Context) (checked operate.Checked, err error) 
 		}
 	}
 	waiting, err := r.Waiting(ctx)
+	if err != nil {
+		return checked, err
+	}
 	checkConsumers(&checked, waiting)
-	return checked, err
+	return checked, r.checkTopics(admin, &checked, waiting)
+}
+
+// checkTopics looks for the topics of the app, as far as their names are known.
+func (r reader) checkTopics(admin sarama.ClusterAdmin, checked *operate.Checked, waiting []operate.Waiting) error {
+	readers := map[string]operate.Waiting{}
+	for _, w := range waiting {
+		if topic, known := topicOf(w.Name); known {
+			readers[topic] = w
+		}
+	}
+	if len(readers) == 0 { // of no topic, Kafka describes all
+		return nil
+	}
+	described, err := admin.DescribeTopics(slices.Sorted(maps.Keys(readers)))
+	for _, topic := range described {
+		checkRead(checked, topic, readers[topic.Name])
+	}
+	return err
+}
+
+// topicOf returns the topic of a key that has no hash.
+func topicOf(key string) (topic string, known bool) {
+	group, topic, _ := strings.Cut(key, ".")
+	return topic, topic != "" && relaytopic.Key(group, topic) == key
+}
+
+// checkRead looks for a topic that a consumer group reads. It may have no reader any more.
+func checkRead(checked *operate.Checked, topic *sarama.TopicMetadata, w operate.Waiting) {
+	if topic.Err == sarama.ErrUnknownTopicOrPartition && (w.Consumers == nil || *w.Consumers > 0) {
+		checked.Found("missing", "topic "+topic.Name, "it does not exist, so the handlers of "+w.Name+" get no message",
+			"kafka-topics.sh --create --topic "+topic.Name)
+	}
 }
 
 // checkShown returns how many replicas a topic has, or 0 where it is not shown.

@@ -42,6 +42,12 @@ func TestRulesOfKafka(t *testing.T) {
 			checkConsumers(checked, []operate.Waiting{{Name: "tier 1s", Retries: retries, Consumers: consumers}})
 		}
 	}
+	missing := &sarama.TopicMetadata{Name: "orders", Err: sarama.ErrUnknownTopicOrPartition}
+	read := func(topic *sarama.TopicMetadata, consumers *int) func(*operate.Checked) {
+		return func(checked *operate.Checked) {
+			checkRead(checked, topic, operate.Waiting{Name: "billing.orders", Consumers: consumers})
+		}
+	}
 	for name, row := range map[string]struct {
 		look       func(*operate.Checked)
 		rule, what string
@@ -59,6 +65,10 @@ func TestRulesOfKafka(t *testing.T) {
 		"all replicas":              {settings(false, 2, 3, nil), "insync", "2 of 2 replicas: without one broker"},
 		"one of three":              {settings(false, 3, 3, map[string]string{"min.insync.replicas": "1"}), "insync", "the failure of one broker"},
 		"one replica":               {settings(false, 1, 3, map[string]string{"min.insync.replicas": "1"}), "insync", "it has one replica"},
+		"read, and not there":       {read(missing, &some), "missing", "does not exist"},
+		"perhaps read":              {read(missing, nil), "missing", "does not exist"},
+		"not read any more":         {read(missing, &none), "", ""},
+		"read, and there":           {read(&sarama.TopicMetadata{Name: "orders"}, &some), "", ""},
 		"waits without a reader":    {waiting(3, &none), "lag", "3 messages wait"},
 		"waits with readers":        {waiting(3, &some), "", ""},
 		"nothing waits":             {waiting(0, &none), "", ""},

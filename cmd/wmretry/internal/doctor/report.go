@@ -126,7 +126,7 @@ var ofOthers = map[string][]string{
 	"NATS":  {"version", "limits", "replicas", "storage", "overlap"},
 	"PostgreSQL": {"version", "persistence", "timeouts", "pooler", "schema", "grants", "dead-rows", "long-transaction",
 		"transaction-id"},
-	"Kafka": {"retention", "insync", "leader", "lag", "acls"},
+	"Kafka": {"retention", "insync", "leader", "lag", "missing", "acls"},
 }
 
 // NamesOn returns the names of the rules on a backend.
