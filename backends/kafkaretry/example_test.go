@@ -68,6 +68,36 @@ func ExampleLetters() {
 	check(dead.Close())
 }
 
+// Kafka removes no single letter. All are published again, and then removed up to the end of the start: what dies again
+// is behind it. A stop in between redrives some a second time.
+func ExampleLetters_redrive() {
+	const topic = "retry.dead.billing.orders"
+	ctx, config := context.Background(), kafkaretry.Config{
+		Brokers: []string{"kafka-1:9092"},
+		Group:   "billing",
+		Policy:  retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+	}
+	client, err := sarama.NewClient(config.Brokers, sarama.NewConfig())
+	check(err)
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	check(err)
+	end, err := client.GetOffset(topic, 0, sarama.OffsetNewest)
+	check(err)
+
+	app, err := kafkaretry.Connect(config, logger)
+	check(err)
+	dead, err := kafkaretry.Letters(config, logger)
+	check(err)
+	for letter, err := range dead.Browse(ctx, topic, letters.Filter{}) { // it does not read on
+		check(err)
+		again := message.NewMessage(letter.ID, letter.Payload)
+		again.Metadata = letter.Metadata
+		check(app.Publisher().Publish("retry.return.billing.orders", again))
+	}
+	check(admin.DeleteRecords(topic, map[int32]int64{0: end}))
+	check(errors.Join(dead.Close(), app.Close(), admin.Close()))
+}
+
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)

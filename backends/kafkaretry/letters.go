@@ -20,9 +20,11 @@ import (
 )
 
 // errKept is returned by Redrive and Discard of the store of Letters, where they would change something.
-var errKept = fmt.Errorf("%w: Kafka removes no single message. To redrive, read the dead-letter topic with a consumer "+
-	"group of its own, and publish letters.Fresh of each letter to its return topic. To discard, remove all letters "+
-	"below an offset with kafka-delete-records.sh, or lower retention.ms of the dead-letter topic", errors.ErrUnsupported)
+var errKept = fmt.Errorf("%w: Kafka removes no single message. To redrive, publish all letters that Browse finds to "+
+	"their return topic, and then remove them up to the end that the topic had before, as in the example of Letters in "+
+	"package kafkaretry: a consumer that reads on gets those that die again, without an end. To discard, remove all "+
+	"letters below an offset with kafka-delete-records.sh, or lower retention.ms of the dead-letter topic",
+	errors.ErrUnsupported)
 
 // Letters returns the store of the dead letters, or an error that joins all faults of Brokers, Sarama and Prefix, or
 // the reason why it cannot connect. It is safe for concurrent use. Nothing is logged.

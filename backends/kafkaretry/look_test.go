@@ -82,6 +82,7 @@ func TestRulesOfKafka(t *testing.T) {
 func TestWhatToDoAboutLettersThatStay(t *testing.T) {
 	t.Parallel()
 	_, _, err := reader{}.Lock(t.Context(), "retry.dead.billing.orders")
-	assert.ErrorContains(t, err, "To redrive, read the dead-letter topic")
+	assert.ErrorContains(t, err, "To redrive, publish all letters that Browse finds")
+	assert.ErrorContains(t, err, "up to the end that the topic had before")
 	assert.ErrorContains(t, err, "To discard, remove all letters below an offset with kafka-delete-records.sh, or lower retention.ms")
 }
