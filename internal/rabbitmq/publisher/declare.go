@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,8 @@ import (
 const (
 	// declareTimeout is how long a message waits for a declaration.
 	declareTimeout = 10 * time.Second
-	// restTime is how long nothing is declared after a declaration that has ended its connection, with all that is in
-	// flight on it: messages that need one come many at a time.
+	// restTime is how long a thing is not declared after its declaration has ended the connection, with all that is in
+	// flight there: messages that need it come many at a time.
 	restTime = time.Second
 )
 
@@ -29,7 +30,7 @@ type Declarations struct {
 	connection *Connection
 	name       string // the name of what declares, for errors
 	once       wire.Once[string]
-	resting    atomic.Pointer[rest]
+	resting    sync.Map // *rest of each thing
 }
 
 // A rest is the time after a declaration that has ended its connection. The broker's codes for that are 501 to 541.
@@ -123,8 +124,11 @@ func (d *Declarations) do(
 		timeoutError(fmt.Sprintf("%s did not return in time, within %s", d.name, declareTimeout)))
 	defer cancel()
 	return d.once.Do(ctx, on.Number(), to, lostAt, func() error {
-		if r := d.resting.Load(); r != nil && time.Now().Before(r.ends) {
-			return r.err
+		if before, found := d.resting.Load(to); found {
+			if r := before.(*rest); time.Now().Before(r.ends) {
+				return r.err
+			}
+			d.resting.Delete(to)
 		}
 		channel, err := on.Client.Channel()
 		if err != nil {
@@ -134,7 +138,7 @@ func (d *Declarations) do(
 		err = panics.Error(d.name, func() error { return declare(channel) })
 		var exception *amqp091.Error
 		if errors.As(err, &exception) && exception.Server && exception.Code >= amqp091.FrameError {
-			d.resting.Store(&rest{time.Now().Add(restTime), err})
+			d.resting.Store(to, &rest{time.Now().Add(restTime), err})
 		}
 		return err
 	})

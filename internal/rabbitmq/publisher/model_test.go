@@ -93,6 +93,9 @@ func TestADeclarationThatEndsTheConnectionRests(t *testing.T) {
 			})
 		}
 		calls.Wait()
+		require.NoError(t, d.do(t.Context(), p.link.State().Connection, "good", time.Now(), func(*amqp091.Channel) error {
+			return nil
+		}), "what can be declared does not rest")
 		reconnects := p.Health().Reconnects
 		assert.LessOrEqual(t, reconnects, 10)
 		assert.Positive(t, reconnects)

@@ -119,7 +119,7 @@ func (l *Loop) first() (first Session, err error) {
 func (l *Loop) run(n Session) {
 	pause := l.connection.config.Pause()
 	pause.Max = min(pause.Max, longestAgain)
-	inform := l.Logger.Info        // no news are the steps of a breaker: several in a second
+	inform := l.Logger.Info        // the steps of a breaker, several in a second, are no news
 	for n != nil || !l.stopped() { // a session that is stopped at once is retired, too
 		if n == nil {
 			if n = l.reopen(); n == nil {
