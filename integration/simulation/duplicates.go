@@ -26,6 +26,7 @@ type flight struct {
 	settled time.Time // when its outcome was reported; zero: it was not
 	over    time.Time // when the router has acked or nacked it, with a handler that produces; zero: it has not
 	produce bool      // what its call produces is published after its outcome, and before its ack
+	alarmed bool      // what publishes its copy knew of an alarm at its end
 	held    bool
 	silent  bool // because no confirm came
 	missed  bool // its outcome was to be known soon, and was not
@@ -58,6 +59,7 @@ func (l *ledger) lost(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.losses = append(l.losses, loss{time.Now(), time.Now().Add(lasts)})
+	l.handedOver.Store(0)
 }
 
 // blocked notes that an alarm begins, for so long. What is written before its connection knows of it is confirmed after
@@ -157,6 +159,9 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	}
 	if l.plan.fate(m.id).how == returns {
 		allowed++
+	}
+	if l.redrives[m.queue] > 0 && m.redriven == 0 && v.calls > 1 { // its last outcome may be reported later
+		m.redriven++
 	}
 	allowed = (allowed + m.givenBack) * (1 + m.redriven)
 	losses := min(l.lossesOf(m.flights)+l.lateOf(m.flights), 8)

@@ -351,6 +351,7 @@ func (w *world) replace(p *process, f fault) {
 	if p.ending.Swap(true) {
 		return
 	}
+	w.ledger.handedOver.Store(0)
 	if f.kind == kill {
 		p.kill()
 		time.Sleep(f.lasts)

@@ -50,8 +50,7 @@ func (p *process) holds(queue, id string) {
 	}
 }
 
-// alarmedBefore reports whether a message that fails at this time is held because of an alarm. On a new connection, the
-// first message learns of the alarm.
+// alarmedBefore reports whether a message that fails at this time is held because of an alarm.
 func (l *ledger) alarmedBefore(at time.Time) bool {
 	p := l.plan
 	return p.shape != builder && !p.mayHave(slow, withheld) && !l.alarm.IsZero() && at.Sub(l.alarm) > noted &&
@@ -99,7 +98,7 @@ func (w *world) known() {
 			switch {
 			case !f.held && since > reports:
 				l.violate(m.id, "the outcome of %s is not known %v after its call", m.id, since)
-			case !f.held && since > noted && l.alarmedBefore(f.ended):
+			case !f.held && since > noted && f.alarmed && l.alarmedBefore(f.ended):
 				l.violate(m.id, "%s is not held in an alarm, %v after its call", m.id, since)
 			case f.held && most > 0 && since > most:
 				l.violate(m.id, "%s is held for %v", m.id, since)

@@ -118,6 +118,16 @@ func (l *ledger) saysWhy(m *letter, text string) bool {
 	return strings.Contains(text, want)
 }
 
+// up returns when the node runs, from this time on.
+func (p plan) up(at time.Duration) time.Duration {
+	for _, f := range p.faults {
+		if f.kind == restart && f.at <= at && at < f.at+f.lasts {
+			return f.at + f.lasts
+		}
+	}
+	return at
+}
+
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
 // comes back while nothing is bound is an orphan.
 func (l *ledger) mayBeOrphan(at time.Time) bool {
@@ -134,7 +144,7 @@ func (l *ledger) mayBeOrphan(at time.Time) bool {
 		case f.kind == pause && f.whole(): // replaced while it is paused
 			begins, away = begins.Add(f.lasts/2), f.lasts/2+unbound
 		case f.kind == replace || f.kind == noWork:
-			away = unbound
+			away = l.plan.up(f.at) - f.at + unbound
 		case f.kind == unbind, f.kind == noReturn && f.whole():
 			away = looksAgain
 		}

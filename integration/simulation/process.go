@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -265,8 +266,18 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	}
 	time.Sleep(plan.lasts(id, record, time.Since(l.began)))
 	err := plan.outcome(id, record, first, time.Since(l.began))
+	if f != nil {
+		f.alarmed = plan.mayHave(alarm) && p.alarmed()
+	}
 	l.ended(p, queue, id, record, err, f)
 	return plan.fate(id).end(err)
+}
+
+// alarmed reports whether what publishes copies knows of an alarm: the broker tells a connection when that publishes.
+func (p *process) alarmed() bool {
+	return p.connection != nil && slices.ContainsFunc(p.connection.Health().Links, func(l retry.LinkHealth) bool {
+		return l.Name == "publishing" && l.Blocked
+	})
 }
 
 // produce is a handler that passes the metadata of its message on.
