@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -57,24 +55,6 @@ func TestHandlerWithoutMiddleware(t *testing.T) {
 			assert.Contains(t, warnings[0], text)
 		}
 	})
-}
-
-// TestAllQueuesThatTheBrokerRefusesAreNamed by one start, whichever handler the router starts first.
-func TestAllQueuesThatTheBrokerRefusesAreNamed(t *testing.T) {
-	b, c := testapp.ModelOf(t, model.Versions[1]) // 4.0
-	s := testapp.Connect(t, c)
-	unprotected := []string{"mails", "orders", "parcels"}
-	for _, queue := range unprotected {
-		b.DeclareQueue(queue, amqp091.Table{"x-queue-type": "quorum"})
-		s.AddConsumerHandler(s.Router, "of "+queue, queue, process)
-	}
-	s.AddConsumerHandler(s.Router, "other", "other", process)
-	err := s.Router.Run(t.Context())
-	require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
-	for _, queue := range unprotected {
-		assert.Equal(t, 1, strings.Count(err.Error(), `handler "of `+queue+`"`), err)
-	}
-	assert.NotContains(t, err.Error(), `handler "other"`)
 }
 
 // TestWrongHandlers: the router's Run, and a subscriber, have the faults of a handler that only its topic shows.

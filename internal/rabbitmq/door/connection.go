@@ -33,7 +33,6 @@ type Connection struct {
 	overdue    *overdue // nil without a management API
 	lookout    *lookout
 	produced   produced
-	unstarted  unstarted
 	copies     copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
@@ -140,7 +139,6 @@ func (c *Connection) handlerOf(name, topic string, options []retry.Options) mess
 		}
 		return refusedSubscriber{c, name}
 	}
-	c.unstarted.add(h, topic)
 	return h
 }
 

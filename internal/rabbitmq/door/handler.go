@@ -217,7 +217,6 @@ func (h *handlerSubscriber) add(topic string) error {
 
 // Subscribe implements message.Subscriber.
 func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	h.connection.unstarted.remove(h)
 	if err := h.begin(topic); err != nil {
 		return nil, err
 	}
@@ -232,7 +231,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	messages, err := h.subscriber.Subscribe(msgctx.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
-		return nil, h.connection.unstarted.join(h.explain(err))
+		return nil, h.explain(err)
 	}
 	h.connection.produced.begin(h.connection.lookout, h.connection.app, h.connection.logger)
 	if h.options.Order.Partitions > 0 {
