@@ -2,6 +2,7 @@ package connect_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,5 +53,32 @@ func TestManyHandlersOfABuilderStartInAnAlarm(t *testing.T) {
 			require.NoError(t, s.SubscribeInitialize(fmt.Sprint("orders.", i)))
 		}
 		assert.Less(t, time.Since(began), time.Minute)
+	})
+}
+
+// TestASlowBrokerIsProbedAgain: only an alarm makes the start skip what shows whether the user may publish.
+func TestASlowBrokerIsProbedAgain(t *testing.T) {
+	testapp.OnModel(t, func(t *testing.T, b *model.Broker, c config.Config) {
+		s := testapp.Connect(t, c)
+		slow := func(by time.Duration) {
+			for number, name := range b.Connections() {
+				if strings.HasPrefix(name, "watermill-retry publisher") {
+					b.Slow(number, by, by)
+				}
+			}
+		}
+		subscribe := func(queue string) {
+			subscriber, err := s.Subscriber(queue)
+			require.NoError(t, err)
+			_, err = subscriber.Subscribe(t.Context(), queue)
+			require.NoError(t, err)
+		}
+		slow(4 * time.Second)
+		subscribe("orders")
+		require.NotContains(t, b.Trace(), `with "probe"`)
+		slow(0)
+		time.Sleep(10 * time.Second)
+		subscribe("parcels")
+		assert.Contains(t, b.Trace(), `with "probe"`)
 	})
 }

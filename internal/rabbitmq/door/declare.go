@@ -212,3 +212,5 @@ func (i inspected) Version() string { return i.Broker.Version() }
 func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
 	return i.publishing.Channel(ctx)
 }
+
+func (i inspected) Blocked() bool { return i.publishing.Health().Blocked }

@@ -21,6 +21,9 @@ type Broker interface {
 	// connection that publishes, acks included.
 	Publishing(ctx context.Context) (*amqp091.Channel, error)
 
+	// Blocked reports whether an alarm of the broker blocks the connection that publishes.
+	Blocked() bool
+
 	// Version is that of the broker, as it names it.
 	Version() string
 }
@@ -40,6 +43,8 @@ func NewIdle(connection *wire.Connection) *Idle {
 func (i *Idle) Publishing(context.Context) (*amqp091.Channel, error) {
 	return i.connection.OpenChannel()
 }
+
+func (i *Idle) Blocked() bool { return i.connection.Blocked.Load() }
 
 func (i *Idle) Version() string { return i.connection.Version() }
 

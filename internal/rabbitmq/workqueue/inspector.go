@@ -38,7 +38,7 @@ type Inspector struct {
 
 	mu     sync.Mutex
 	warned map[string]bool
-	silent time.Time // when the broker has not answered a probe the last time; zero: never
+	silent time.Time // when an alarm has blocked a probe the last time; zero: never
 }
 
 // New returns an Inspector. It does not connect.

@@ -25,6 +25,8 @@ func (silent) Channel() (*amqp091.Channel, error) { return nil, errNoChannel }
 
 func (silent) Publishing(context.Context) (*amqp091.Channel, error) { return nil, errNoChannel }
 
+func (silent) Blocked() bool { return false }
+
 func (v silent) Version() string { return string(v) }
 
 // TestRiskyBrokerIsWarnedAboutOnce also where nothing is declared.

@@ -15,8 +15,8 @@ import (
 // start.
 const probeTimeout = 5 * time.Second
 
-// silentFor is how long nothing is probed after the broker has not answered. Each of many handlers would wait anew, and
-// what they take may be what ends the alarm.
+// silentFor is how long nothing is probed after an alarm has blocked a probe. Each of many handlers would wait anew,
+// and what they take may be what ends the alarm. A connection of the builder is new, and blocked once it publishes.
 const silentFor = time.Minute
 
 // probe checks that the user may publish failures, before the app consumes anything. It checks each exchange until the
@@ -39,9 +39,11 @@ func (i *Inspector) probeExchange(b Broker, exchange string) error {
 	err := i.probed.Do(ctx, 0, exchange, time.Time{}, func() error { return probe(ctx, b, exchange) })
 	switch {
 	case ctx.Err() != nil:
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.silent = time.Now()
+		if b.Blocked() {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.silent = time.Now()
+		}
 		return nil
 	case errors.Is(err, errUnconfirmed):
 		return nil
