@@ -219,9 +219,16 @@ func TestAStreamIsAConflict(t *testing.T) {
 	s := newShop(t)
 	_, err := broker.Channel(t).QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "stream"})
 	require.NoError(t, err)
-	conflicts := s.compare(s.wanted("orders", "", nil)).Of(deadletter.Conflict)
-	require.Len(t, conflicts, 1)
-	assert.Contains(t, conflicts[0].String(), "cannot be retried")
+	for _, arguments := range []amqp091.Table{nil, {"x-queue-type": "quorum"}, {"x-queue-type": "classic"}, {"x-queue-type": "stream"}} {
+		for _, group := range []string{"", "group"} {
+			report := s.compare(s.wanted("orders", group, func(w *deadletter.Wanted) { w.Queue.Arguments = arguments }))
+			conflicts := report.Of(deadletter.Conflict)
+			require.Len(t, conflicts, 1, "%v", arguments)
+			assert.Equal(t, "x-queue-type stream", conflicts[0].Argument+" "+conflicts[0].Have)
+			assert.Contains(t, conflicts[0].String(), "cannot be retried")
+			assert.Len(t, report.Differences, 1+len(report.Of(deadletter.Create)), "no advice besides: %v", report)
+		}
+	}
 }
 
 // TestImportedDefinitionsHaveNoDrift: the JSON of a merged topology is what the management API imports.

@@ -154,6 +154,13 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 		c.missing("queue", w.Queue.Name)
 		return t
 	}
+	if queue.Type == amqp091.QueueTypeStream { // other advice would contradict
+		c.add(Difference{
+			Kind: Conflict, Object: "queue", Name: queue.Name, Argument: queuearg.QueueType, Have: queue.Type,
+			Reason: workqueue.StreamReason, Advice: workqueue.StreamAdvice,
+		})
+		return t
+	}
 	have := amqp091.Table(queue.Arguments)
 	if !queue.Durable && w.Queue.Durable {
 		c.conflict("queue", &topology.ArgumentConflictError{
@@ -163,7 +170,6 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 		c.conflict("queue", d,
 			"configure the app with the value that the work queue has, or delete the queue once it is empty")
 	}
-	c.stream(queue)
 	c.protection(w, have)
 	c.policies(handle, topology.Queue{Name: w.Queue.Name, Arguments: have}, queue)
 	c.deadLetterPolicy(w, queue)
@@ -174,16 +180,6 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 		return t
 	}
 	return existing
-}
-
-// stream reports a work queue that is a stream, which an app refuses.
-func (c *comparison) stream(queue management.Queue) {
-	if queue.Type == amqp091.QueueTypeStream {
-		c.add(Difference{
-			Kind: Conflict, Object: "queue", Name: queue.Name, Argument: queuearg.QueueType, Have: queue.Type,
-			Reason: workqueue.StreamReason, Advice: workqueue.StreamAdvice,
-		})
-	}
 }
 
 // protection reports a work queue that drops what the broker gives up.
