@@ -229,8 +229,7 @@ func (c *connection) fail(code uint16, reason string, by method) {
 	c.send(0, "connection.close", closing(code, reason, by))
 }
 
-// closing returns the fields of the close of a channel or a connection.
-// closing cuts a long reason off, as RabbitMQ does.
+// closing returns the fields of the close of a channel or a connection. It cuts a long reason off, as RabbitMQ does.
 func closing(code uint16, reason string, by method) func(w *writer) {
 	if len(reason) > 255 {
 		reason = reason[:252] + "..."
