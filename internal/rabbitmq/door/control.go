@@ -179,11 +179,12 @@ func (c *control) pause() time.Duration {
 	return time.Until(c.again)
 }
 
-// commandsOf returns a new name for a queue of commands. It begins with the name of the exchange, as far as there is
-// room for it: a user may be permitted to configure what begins with the prefix only.
+// commandsOf returns a new name for a queue of commands. It begins with the name of the exchange, because users may
+// have permissions for that only. The longest one leaves room for four random digits: where another process has the
+// name, the broker refuses it, and run tries another one.
 func commandsOf(exchange string) string {
-	id := "." + watermill.NewUUID()
-	return exchange[:min(len(exchange), queueNameLength-len(id))] + id
+	name := exchange + "." + watermill.NewUUID()
+	return name[:min(len(name), queueNameLength)]
 }
 
 // consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. It tells other

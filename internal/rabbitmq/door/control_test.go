@@ -29,11 +29,15 @@ func TestTheQueueOfTheCommandsHasANameForAMQP(t *testing.T) {
 	const longest = 244
 	require.NoError(t, naming.Prefix(strings.Repeat("p", longest)).Validate())
 	require.Error(t, naming.Prefix(strings.Repeat("p", longest+1)).Validate())
-	for _, prefix := range []string{"retry", strings.Repeat("p", longest)} {
-		queue := commandsOf(naming.Prefix(prefix).OrderControl())
-		assert.LessOrEqual(t, len(queue), channel.MaxShortString)
-		assert.True(t, strings.HasPrefix(queue, prefix[:min(len(prefix), 200)]), "users may configure what has the prefix")
-		assert.NotEqual(t, queue, commandsOf(naming.Prefix(prefix).OrderControl()))
+	for _, prefix := range []string{"retry", strings.Repeat("p", 212), strings.Repeat("p", 213), strings.Repeat("p", longest)} {
+		names, exchange := map[string]bool{}, naming.Prefix(prefix).OrderControl()
+		for range 10 {
+			queue := commandsOf(exchange)
+			names[queue] = true
+			assert.LessOrEqual(t, len(queue), channel.MaxShortString)
+			assert.True(t, strings.HasPrefix(queue, exchange+"."), "users may configure what has that: %s", queue)
+		}
+		assert.Greater(t, len(names), 1)
 	}
 }
 
