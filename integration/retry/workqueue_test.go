@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -66,6 +67,12 @@ func TestAValueThatTheBrokerDoesNotShow(t *testing.T) {
 	err := subscribe(t, testapp.Build(t, c), longName)
 	require.ErrorContains(t, err, "'x-dead-letter-exchange'")
 	require.ErrorContains(t, err, "set it in AMQP.Queue.Arguments")
+	connection, err := wire.Config{URI: c.AMQP.Connection.AmqpURI, AMQP: c.AMQP.Connection.AmqpConfig}.Connect(t.Context(), "a look", nil)
+	require.NoError(t, err)
+	defer connection.Close()
+	_, _, err = workqueue.Arguments(workqueue.NewIdle(connection), topology.Queue{Name: longName, Durable: true})
+	require.ErrorContains(t, err, "does not show the value")
+	require.NotContains(t, err.Error(), "AMQP.Queue.Arguments", "no app looks at its own queue here")
 	c.AMQP.Queue.Arguments = amqp091.Table{"x-dead-letter-exchange": "dead"}
 	require.NoError(t, subscribe(t, testapp.Build(t, c), longName))
 }

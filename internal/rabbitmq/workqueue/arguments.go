@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -25,6 +26,8 @@ var protection = []string{
 // maxArguments is more than RabbitMQ has for queues.
 const maxArguments = 32
 
+var errHidden = errors.New("the names are so long that the broker does not show the value that the queue has")
+
 // declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to
 // read the arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names,
 // until the broker accepts it. usual are arguments that the queue is likely to have.
@@ -47,8 +50,7 @@ func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table,
 		} else if argument, ok = refusal.CutArgument(err); ok {
 			all := guesses(argument, usual[argument])
 			if tried[argument] == len(all) {
-				return nil, fmt.Errorf("%w: the names are so long that the broker does not show the value that the queue "+
-					"has: set it in AMQP.Queue.Arguments", refusal.Explain("declare queue", want.Name, err))
+				return nil, fmt.Errorf("%w: %w", refusal.Explain("declare queue", want.Name, err), errHidden)
 			}
 			have = all[tried[argument]]
 			tried[argument]++
@@ -70,7 +72,9 @@ func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table,
 }
 
 // typed returns the arguments of a work queue that exists, with its type where that is quorum: one that was declared
-// without a type has the default of the virtual host, and the app may leave it as it is.
+// without a type has the default of the virtual host, and the app may leave it as it is. A classic queue that is
+// deleted between both declarations would be created, as a quorum queue. A stream that has its type by that default is
+// not seen, on RabbitMQ 4.0 to 4.2, where alone this is called.
 func typed(b Broker, app topology.Queue, have amqp091.Table) (amqp091.Table, error) {
 	_, protected := have[queuearg.DeadLetterExchange]
 	if protected || have[queuearg.QueueType] != nil || !app.Durable {

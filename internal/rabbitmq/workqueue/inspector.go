@@ -74,6 +74,9 @@ func (i *Inspector) Inspect(
 		}
 		return err
 	})
+	if errors.Is(err, errHidden) {
+		err = fmt.Errorf("%w: set it in AMQP.Queue.Arguments", err)
+	}
 	if err == nil {
 		err = i.checkQueue(app, have, v, logger)
 	}
