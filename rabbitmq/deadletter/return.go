@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"math"
-	"math/big"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -153,7 +152,7 @@ func (l *look) ready() int {
 // bits is a set of delivery tags: these are 1, 2, 3 and so on. It is safe for concurrent use.
 type bits struct {
 	mu    sync.Mutex
-	tags  big.Int      // a bit for each
+	words []uint64     // a bit for each tag
 	all   atomic.Int64 // members
 	after uint64       // a tag
 	later int          // members after it
@@ -175,7 +174,10 @@ func (b *bits) since() (after uint64, members int) {
 func (b *bits) set(tag uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tags.SetBit(&b.tags, int(tag), 1)
+	for uint64(len(b.words)) <= tag/64 {
+		b.words = append(b.words, 0) // grows by a share of its length
+	}
+	b.words[tag/64] |= 1 << (tag % 64)
 	b.all.Add(1)
 	if tag > b.after {
 		b.later++
@@ -185,5 +187,5 @@ func (b *bits) set(tag uint64) {
 func (b *bits) has(tag uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.tags.Bit(int(tag)) == 1
+	return tag/64 < uint64(len(b.words)) && b.words[tag/64]&(1<<(tag%64)) != 0
 }
