@@ -63,7 +63,7 @@ func (d *discard) run(ctx context.Context, at place, _ []string) error {
 	r.Beyond, r.Export = cmp.Or(beyond, r.Beyond), exported
 	options.Progress = r.meter.show
 	summary, err := at.Discard(ctx, at.queue, options)
-	return r.finish(ctx, summary, err)
+	return r.end(ctx, summary).finish(err)
 }
 
 // asRedrive returns what a discard has of the options of a redrive.

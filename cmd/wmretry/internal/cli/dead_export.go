@@ -105,6 +105,6 @@ func (e *env) importFile(ctx context.Context, name string, options letters.Redri
 		r := e.report("import", options.To, name, options)
 		options.Progress = r.meter.show
 		summary, err := store.Import(ctx, from, options)
-		return r.finish(ctx, summary, err)
+		return r.end(ctx, summary).finish(err)
 	})
 }

@@ -29,10 +29,11 @@ func (e *env) redrive(ctx context.Context, at place, options letters.Redrive) er
 	r := e.report("redrive", at.queue, at.queue, options)
 	options.Progress = r.meter.show
 	summary, err := at.Redrive(ctx, at.queue, options)
+	r.end(ctx, summary) // the search for causes is no part of it
 	if errors.Is(err, letters.ErrRedead) {
 		r.Causes = deaths(ctx, at, r.meter.start)
 	}
-	return r.finish(ctx, summary, err)
+	return r.finish(err)
 }
 
 // deathsWithin bounds the search for the causes of deaths.

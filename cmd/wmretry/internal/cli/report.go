@@ -42,11 +42,15 @@ func (e *env) report(command, queue, of string, o letters.Redrive) *report {
 	return r
 }
 
-// finish prints the report with what the command has done, unless it did not begin, and returns the error that it ends
-// with.
-func (r *report) finish(ctx context.Context, summary letters.Summary, err error) error {
-	e := r.env
+// end notes what the command has done.
+func (r *report) end(ctx context.Context, summary letters.Summary) *report {
 	r.Summary, r.Seconds, r.Interrupted = summary, time.Since(r.meter.start).Seconds(), ctx.Err() != nil
+	return r
+}
+
+// finish prints the report, unless the command did not begin, and returns the error that it ends with.
+func (r *report) finish(err error) error {
+	e := r.env
 	if err != nil && r.Summary == (letters.Summary{}) {
 		return e.explain(err)
 	}
@@ -105,30 +109,24 @@ func (e *env) meter(title, verb string, o letters.Redrive) *meter {
 	return &meter{env: e, title: title, verb: verb, some: selects(o.Filter), limit: o.Limit, start: now, last: now}
 }
 
-// show shows progress, and nothing more at its end. It is a letters.Redrive.Progress.
+// show shows progress, and nothing from its end on. It is a letters.Redrive.Progress.
 func (m *meter) show(p letters.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p.Phase == letters.Ended {
-		if m.env.errTerminal {
-			_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint())
-		}
-		return
-	}
-	changed := p.Phase != m.phase
-	m.phase = p.Phase
 	message := m.env.scrub(m.message(p))
-	if m.env.errTerminal {
-		line := text.Snip(m.title+": "+message, cmp.Or(m.env.width, 80)-1, "…")
-		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint()+line)
+	switch at := time.Now(); {
+	case m.phase == letters.Ended: // a late call
 		return
-	}
+	case m.env.errTerminal:
+		line := text.Snip(m.title+": "+message, cmp.Or(m.env.width, 80)-1, "…")
+		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint()+only(p.Phase != letters.Ended, line))
+	case p.Phase == letters.Ended:
 	// The broker's absence and the watch are worth a line at once.
-	if at := time.Now(); at.Sub(m.last) >= lineEvery || changed &&
-		(p.Phase == letters.Waiting || p.Phase == letters.Watching) {
+	case at.Sub(m.last) >= lineEvery, p.Phase != m.phase && (p.Phase == letters.Waiting || p.Phase == letters.Watching):
 		m.last = at
 		_, _ = fmt.Fprintln(m.env.stderr, message)
 	}
+	m.phase = p.Phase
 }
 
 func (m *meter) message(p letters.Progress) string {

@@ -33,7 +33,7 @@ func newDrainCommand(e *env) *cobra.Command {
 			if errors.Is(err, letters.ErrNoQueue) {
 				return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
 			}
-			return r.finish(ctx, summary, err)
+			return r.end(ctx, summary).finish(err)
 		})
 	})
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -187,7 +189,7 @@ func TestImportCommand(t *testing.T) {
 	e := &env{stdout: &out, flags: flags{prefix: "shop"}}
 	r := e.report("discard", "orders.dead", "", letters.Redrive{})
 	r.Export = "old letters.jsonl"
-	assert.NoError(t, r.finish(t.Context(), letters.Summary{Done: 1, Total: 1}, nil))
+	assert.NoError(t, r.end(t.Context(), letters.Summary{Done: 1, Total: 1}).finish(nil))
 	assert.Contains(t, out.String(), "`wmretry dead import 'old letters.jsonl' --prefix shop` puts them back")
 }
 
@@ -198,7 +200,7 @@ func TestTheReportOfLettersThatDiedAgain(t *testing.T) {
 	r := e.report("redrive", "orders.dead", "", letters.Redrive{})
 	summary := letters.Summary{Total: 40, Done: 3, Other: 4, Unseen: 33, Redead: 3}
 	r.Causes = []letters.Group{{Count: 3, Cause: letters.Cause{DeadReason: "exhausted", Reason: "connection refused"}}}
-	err := r.finish(t.Context(), summary, fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
+	err := r.end(t.Context(), summary).finish(fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
 	assert.ErrorIs(t, err, letters.ErrRedead)
 	for _, line := range []string{
 		`Redrive of orders\.dead, stopped early \(0s\)`, ` +3  sent back, confirmed and removed`,
@@ -207,6 +209,65 @@ func TestTheReportOfLettersThatDiedAgain(t *testing.T) {
 		`DIED AGAIN +CAUSE +DEAD REASON .*`, ` +3  [0-9a-f]{8}  exhausted .*connection refused.*`,
 	} {
 		assert.Regexp(t, "(?m)^"+line+"$", out.String())
+	}
+}
+
+// stopped is a store whose redrive ends because letters died again, and the user interrupts the search for causes.
+type stopped struct {
+	letters.Store
+	took, search time.Duration
+	interrupt    func()
+}
+
+func (s stopped) Redrive(context.Context, string, letters.Redrive) (letters.Summary, error) {
+	time.Sleep(s.took)
+	return letters.Summary{Total: 3, Done: 3, Redead: 3}, letters.ErrRedead
+}
+
+func (s stopped) Browse(context.Context, string, letters.Filter) iter.Seq2[*letters.Letter, error] {
+	return func(func(*letters.Letter, error) bool) {
+		time.Sleep(s.search)
+		s.interrupt()
+	}
+}
+
+// TestTheSearchForCausesIsNoPartOfTheRedrive: neither its duration nor its interruption is the redrive's.
+func TestTheSearchForCausesIsNoPartOfTheRedrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var out bytes.Buffer
+		e := &env{stdout: &out, stderr: &bytes.Buffer{}, kind: backend.RabbitMQ, json: true}
+		store := stopped{took: 2 * time.Second, search: 20 * time.Second, interrupt: cancel}
+		err := e.redrive(ctx, place{&backend.Store{Store: store}, "orders.dead"}, letters.Redrive{})
+		require.ErrorIs(t, err, letters.ErrRedead)
+		require.Error(t, ctx.Err())
+		var have report
+		require.NoError(t, json.Unmarshal(out.Bytes(), &have))
+		assert.InDelta(t, 2.0, have.Seconds, 0)
+		assert.False(t, have.Interrupted)
+	})
+}
+
+// TestNoProgressAfterTheEnd: a late call would leave its line beside the report.
+func TestNoProgressAfterTheEnd(t *testing.T) {
+	for _, terminal := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var stderr bytes.Buffer
+			m := (&env{stderr: &stderr, errTerminal: terminal}).meter("redrive of orders", "sent", letters.Redrive{})
+			shown := func(phase letters.Phase) string {
+				stderr.Reset()
+				m.show(letters.Progress{Phase: phase})
+				return stderr.String()
+			}
+			assert.Contains(t, shown(letters.Waiting), "0 sent; waits, and")
+			assert.Equal(t, terminal, shown(letters.Waiting) != "", "a line says it already")
+			time.Sleep(lineEvery)
+			assert.Equal(t, only(terminal, "\r\x1b[K"), shown(letters.Ended))
+			for _, late := range []letters.Phase{letters.Looking, letters.Waiting, letters.Watching} {
+				assert.Empty(t, shown(late), late)
+			}
+		})
 	}
 }
 
