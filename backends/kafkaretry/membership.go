@@ -20,9 +20,11 @@ const (
 	lookPause        = time.Second
 	longestLookPause = 5 * time.Second
 
-	// A look dials for so long, and waits for so long for an answer of a broker. After looksTimeout it asks no other one.
-	lookTimeout  = 3 * time.Second
-	looksTimeout = 10 * time.Second
+	// A look dials for so long, and waits for so long for an answer of a broker. It ends after wholeLookTimeout: newer
+	// clients ask a broker several times. looksTimeout is for what needs an answer.
+	lookTimeout      = 3 * time.Second
+	wholeLookTimeout = 7 * time.Second
+	looksTimeout     = 10 * time.Second
 
 	// joinSlack is how much longer than the timeout of a rebalance a subscription may have none.
 	joinSlack = 5 * time.Second
@@ -187,7 +189,10 @@ func (c *cluster) answers(topic string) error {
 // look asks any broker for one topic, because an answer about all topics of a cluster can be large. It has a client of
 // its own, with short timeouts: brokers that drop packets delay nothing else.
 func (c *cluster) look(topic string) error {
-	client, err := sarama.NewClient(slices.Concat(c.known, c.config.Brokers), c.network.of(c.config.looks()))
+	whole, cut := context.WithTimeout(c.network.whole, wholeLookTimeout)
+	defer cut()
+	own := &network{whole: whole, cut: cut}
+	client, err := sarama.NewClient(slices.Concat(c.known, c.config.Brokers), own.of(c.config.looks()))
 	if err != nil {
 		return err
 	}
@@ -196,6 +201,9 @@ func (c *cluster) look(topic string) error {
 	var known []string // none, unless a broker has answered: also with an error of the topic
 	for _, broker := range client.Brokers() {
 		known = append(known, broker.Addr())
+	}
+	if len(known) == 0 && whole.Err() != nil {
+		return fmt.Errorf("timeout: no broker of Kafka has answered within %v", wholeLookTimeout)
 	}
 	if len(known) == 0 {
 		return err
