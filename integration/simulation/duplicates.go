@@ -126,9 +126,13 @@ func (l *ledger) movedAgainOf(flights []*flight) int {
 
 // met counts the losses that have met a message in flight. A delivery that is on its way then is called after the loss.
 func (l *ledger) met(losses []loss, flights []*flight) (count int) {
+	onTheWay := l.plan.latency
+	if l.plan.mayHave(slow) {
+		onTheWay += slowBy
+	}
 	for _, of := range losses {
 		meets := func(f *flight) bool {
-			return !of.to.Add(l.plan.latency).Before(f.from) && !of.from.After(f.until())
+			return !of.to.Add(onTheWay).Before(f.from) && !of.from.After(f.until())
 		}
 		if slices.ContainsFunc(flights, meets) {
 			count++
@@ -152,7 +156,7 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	}
 	allowed := 1
 	switch copies := l.plan.copies(); {
-	case copies > 1 && l.plan.hops(m.id): // each tier can have two
+	case l.plan.mayHave(withheld) && l.plan.hops(m.id): // each tier can have two
 		return
 	case copies > 1:
 		allowed = max(1, copies*m.before(record))

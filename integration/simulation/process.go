@@ -135,9 +135,11 @@ func (p *process) run() (err error) {
 	p.ctx, p.stopRouter = context.WithCancel(context.Background())
 	ended, began := make(chan error, 1), time.Now()
 	go func() { ended <- p.router.Run(p.ctx) }()
+	var failed error
 	select {
 	case <-p.router.Running():
-	case err = <-ended:
+	case failed = <-ended:
+		err = failed
 		if took := time.Since(began); isBusy(err) && took < startsFor && p.world.plan.shape != builder {
 			p.world.ledger.violated("", "process %d ends after %v, because the broker is busy: %v", p.number, took, err)
 		}
@@ -152,6 +154,10 @@ func (p *process) run() (err error) {
 		}
 	}
 	go p.end()
+	if failed != nil && len(p.handlers) > 1 { // Run has ended those that had begun
+		p.stop()
+		return failed
+	}
 	return nil
 }
 
