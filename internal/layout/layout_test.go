@@ -123,7 +123,7 @@ var rules = []rule{
 		why: "it is a network connection, independent of what is written to it"},
 	{folder: "internal/rabbitmq/model", may: "amqp091", never: "watermill",
 		why: "it has the rules of the broker, and none of the library that is tested with it"},
-	{folder: "internal/rabbitmq/management", never: "watermill amqp091",
+	{folder: "internal/rabbitmq/management", may: "internal/pauses", never: "watermill amqp091",
 		why: "it is HTTP, and knows nothing of AMQP"},
 	{folder: "internal/rabbitmq/refusal", may: "amqp091", never: "watermill",
 		why: "it reads the broker's errors, for every operation that causes them"},

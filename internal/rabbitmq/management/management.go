@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // maxAnswer bounds the answer in bytes. A queue has about 120, and 600 with its details.
@@ -103,25 +105,43 @@ func (c *Client) get(ctx context.Context, what, columns string, into any) error 
 	return err
 }
 
+// RabbitMQ answers 500 where a queue is deleted while it lists them.
+const (
+	mostTries  = 4
+	retryPause = 200 * time.Millisecond
+)
+
 // fetch is get, and returns the header of the answer.
-func (c *Client) fetch(ctx context.Context, what, columns string, into any) (http.Header, error) {
+func (c *Client) fetch(ctx context.Context, what, columns string, into any) (header http.Header, err error) {
+	for try := 1; ; try++ {
+		var failed bool
+		if header, failed, err = c.once(ctx, what, columns, into); !failed || try == mostTries ||
+			pauses.Sleep(ctx, retryPause) != nil {
+			return header, err
+		}
+	}
+}
+
+// once asks, and reports whether the server has failed by itself.
+func (c *Client) once(ctx context.Context, what, columns string, into any) (_ http.Header, failed bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+"/"+what+"?columns="+columns, nil)
 	if err != nil {
-		return nil, errors.New("cannot make a request to the management API")
+		return nil, false, errors.New("cannot make a request to the management API")
 	}
 	request.SetBasicAuth(c.user, c.password)
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
+		return nil, false, fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, c.refusal(request.URL.Host, what, response)
+		return nil, response.StatusCode == http.StatusInternalServerError, c.refusal(request.URL.Host, what, response)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into); err != nil {
-		return nil, fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
+		return nil, false, fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host,
+			cause(err))
 	}
-	return response.Header, nil
+	return response.Header, false, nil
 }
 
 // maxReason bounds the answer of a refusal in bytes.
@@ -150,6 +170,8 @@ func (c *Client) refusal(host, what string, response *http.Response) error {
 			"address", c.user)
 	case status == http.StatusNotFound:
 		advice = "the queue does not exist"
+	case status == http.StatusInternalServerError:
+		advice = "the broker has failed: try again, and look at its log"
 	}
 	return fmt.Errorf("the management API at %s refuses to list the %s: %s: %s", host, strings.Split(what, "/")[0],
 		statusText(response), advice)

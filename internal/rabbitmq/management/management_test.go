@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,27 @@ func TestFaultsOfTheAPI(t *testing.T) {
 			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), "ary")
 			assert.Less(t, len(err.Error()), 300)
 		})
+	}
+}
+
+func TestAFailureOfTheServerIsAskedAgain(t *testing.T) {
+	for fails, want := range map[int32]string{3: "", 4: "500 Internal Server Error: the broker has failed"} {
+		var asked atomic.Int32
+		c := client(t, func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) <= fails {
+				refuses(500, "")(w, r)
+				return
+			}
+			_, _ = fmt.Fprint(w, `[{"name":"orders"}]`)
+		})
+		all, err := c.Queues(t.Context(), Names)
+		assert.EqualValues(t, 4, asked.Load())
+		if want != "" {
+			require.ErrorContains(t, err, want)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Len(t, all, 1)
 	}
 }
 
