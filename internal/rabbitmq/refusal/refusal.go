@@ -94,22 +94,6 @@ func DifferenceIn(err error) (Difference, bool) {
 	return d, true
 }
 
-// argumentText is the beginning of a 406 of which the broker has cut the end off: a reason has at most 255 bytes, and
-// this one has the name of the queue, and for a dead-letter routing key its name again.
-var argumentText = regexp.MustCompile(`^PRECONDITION_FAILED - inequivalent arg '([^']+)' for .*\.\.\.$`)
-
-// CutArgument returns the argument that differs where the broker's error has no values, because they are cut off.
-func CutArgument(err error) (argument string, isCut bool) {
-	var broker *amqp091.Error
-	if !errors.As(err, &broker) || broker.Code != amqp091.PreconditionFailed {
-		return "", false
-	}
-	if match := argumentText.FindStringSubmatch(broker.Reason); match != nil {
-		return match[1], true
-	}
-	return "", false
-}
-
 // Value returns the value of the existing object, with the type that a declaration needs. Where the broker does not
 // name the type, it is that of like.
 func (d Difference) Value(like any) any {

@@ -30,27 +30,6 @@ func TestConflictIsReadFromTheBrokersError(t *testing.T) {
 	assert.ErrorContains(t, explain(other), other)
 }
 
-// TestAnArgumentIsReadFromTextThatIsCutOff: the text is that of RabbitMQ 4.0.
-func TestAnArgumentIsReadFromTextThatIsCutOff(t *testing.T) {
-	for reason, want := range map[string]string{
-		`PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value 'retry' of type 'longs...`: "x-dead-letter-exchange",
-		`PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'it's...`:                                                                 "x-max-length",
-		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'q...' in vhost '/': received '6' but current is '5'`:                    "",
-		`PRECONDITION_FAILED - fast reply consumer does not exist...`:                                                                              "",
-	} {
-		err := error(&amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
-		argument, isCut := refusal.CutArgument(err)
-		assert.Equal(t, want, argument)
-		assert.Equal(t, want != "", isCut)
-		if isCut {
-			_, ok := refusal.DifferenceIn(err)
-			assert.False(t, ok)
-		}
-	}
-	_, isCut := refusal.CutArgument(os.ErrClosed)
-	assert.False(t, isCut)
-}
-
 func explain(reason string) error {
 	return refusal.Explain("declare queue", "orders", &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
 }

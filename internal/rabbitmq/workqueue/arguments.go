@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,6 +29,22 @@ const maxArguments = 32
 
 var errHidden = errors.New("the names are so long that the broker does not show the value that the queue has")
 
+// argumentText is the beginning of a 406 of which the broker has cut the end off: a reason has at most 255 bytes, and
+// this one has the name of the queue, and for a dead-letter routing key its name again.
+var argumentText = regexp.MustCompile(`^PRECONDITION_FAILED - inequivalent arg '([^']+)' for .*\.\.\.$`)
+
+// cutArgument returns the argument that differs where the broker's error has no values, because they are cut off.
+func cutArgument(err error) (argument string, isCut bool) {
+	var broker *amqp091.Error
+	if !errors.As(err, &broker) || broker.Code != amqp091.PreconditionFailed {
+		return "", false
+	}
+	if match := argumentText.FindStringSubmatch(broker.Reason); match != nil {
+		return match[1], true
+	}
+	return "", false
+}
+
 // declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to
 // read the arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names,
 // until the broker accepts it. usual are arguments that the queue is likely to have.
@@ -47,7 +64,7 @@ func declare(b Broker, want topology.Queue, usual amqp091.Table) (amqp091.Table,
 		argument, have := differs.Argument, any(nil)
 		if ok {
 			have = differs.Value(arguments[argument])
-		} else if argument, ok = refusal.CutArgument(err); ok {
+		} else if argument, ok = cutArgument(err); ok {
 			all := guesses(argument, usual[argument])
 			if tried[argument] == len(all) {
 				return nil, fmt.Errorf("%w: %w", refusal.Explain("declare queue", want.Name, err), errHidden)

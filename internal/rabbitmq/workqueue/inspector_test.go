@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -188,4 +190,25 @@ func TestPolicyCommand(t *testing.T) {
 		`'{"dead-letter-exchange":"retry","dead-letter-routing-key":"dead.a.b","delivery-limit":20}'`, PolicyCommand("/", "a.b", "retry", true))
 	assert.Equal(t, `rabbitmqctl set_policy -p '/' --apply-to queues 'retry of '\''x"' '^'\''x"$' `+
 		`'{"dead-letter-exchange":"retry","dead-letter-routing-key":"dead.'\''x\""}'`, PolicyCommand("/", `'x"`, "retry", false), "a name cannot end the word")
+}
+
+// TestAnArgumentIsReadFromTextThatIsCutOff: the text is that of RabbitMQ 4.0.
+func TestAnArgumentIsReadFromTextThatIsCutOff(t *testing.T) {
+	for reason, want := range map[string]string{
+		`PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value 'retry' of type 'longs...`: "x-dead-letter-exchange",
+		`PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'it's...`:                                                                 "x-max-length",
+		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'q...' in vhost '/': received '6' but current is '5'`:                    "",
+		`PRECONDITION_FAILED - fast reply consumer does not exist...`:                                                                              "",
+	} {
+		err := error(&amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
+		argument, isCut := cutArgument(err)
+		assert.Equal(t, want, argument)
+		assert.Equal(t, want != "", isCut)
+		if isCut {
+			_, ok := refusal.DifferenceIn(err)
+			assert.False(t, ok)
+		}
+	}
+	_, isCut := cutArgument(os.ErrClosed)
+	assert.False(t, isCut)
 }
