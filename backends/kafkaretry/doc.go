@@ -34,7 +34,10 @@
 //
 // No subscription makes a topic that handlers only publish to. Where auto.create.topics.enable of the cluster is false,
 // make it beforehand: a publish to a topic that does not exist is an error that names it, and the message fails. Once
-// the topic exists, publishes succeed. A topic that is read and is deleted is a fault in the Health of the connection.
+// the topic exists, publishes succeed. Until then one waits for up to 6 seconds, in which sarama tries.
+//
+// A topic that is read and is deleted is a fault in the Health of the connection. Stop the app before one is deleted
+// and made again: a group goes on at its offsets, and does not read what is before them in the new topic.
 //
 // A tier or return topic whose retention.ms is not longer than the longest delay is an error of the router's Run. So is
 // one that is compacted, because copies have no key, and a topic of the retries whose max.message.bytes is smaller than
@@ -120,7 +123,8 @@
 // handlers, tiers keep the range strategy.
 //
 // Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of
-// up to 256 messages of each partition of a tier while its first one cannot be forwarded.
+// up to 256 messages of each partition of a tier while its first one cannot be forwarded. What was fetched and handled
+// while a broker does not answer is not acknowledged, and comes again.
 //
 // The due time is written by the host of the failure and compared with the clock of the host that waits: see package
 // relay. A copy has the payload, UUID and metadata of its message. It has not its key, timestamp and partition, which
