@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,8 +27,12 @@ import (
 func removeAll(t testing.TB, text string) {
 	t.Helper()
 	client := managementOf(t)
-	queues, err := client.ListQueuesWithParametersIn("/", url.Values{"columns": {"name"}})
-	require.NoError(t, err)
+	var queues []rabbithole.QueueInfo
+	var err error
+	require.Eventually(t, func() bool { // RabbitMQ answers 500 where a queue is deleted while it lists them
+		queues, err = client.ListQueuesWithParametersIn("/", url.Values{"columns": {"name"}})
+		return err == nil
+	}, patience, 100*time.Millisecond, "the management API lists the queues")
 	for _, q := range queues {
 		if strings.Contains(q.Name, text) {
 			_, _ = client.DeleteQueue("/", q.Name)

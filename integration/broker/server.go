@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
@@ -33,8 +34,27 @@ func Client(uri, endpoint string) (*rabbithole.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client.SetTransport(&http.Transport{DisableKeepAlives: true})
+	client.SetTransport(transport{&http.Transport{DisableKeepAlives: true}})
 	return client, nil
+}
+
+// transport asks again where RabbitMQ answers 500: it does where a queue is deleted while it lists them.
+type transport struct{ http.RoundTripper }
+
+// mostFailures is how often the API may fail in a row.
+const mostFailures = 20
+
+// RoundTrip implements http.RoundTripper.
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	for failures := 1; ; failures++ {
+		answer, err := t.RoundTripper.RoundTrip(request)
+		if err != nil || request.Method != http.MethodGet || answer.StatusCode != http.StatusInternalServerError ||
+			failures == mostFailures {
+			return answer, err
+		}
+		_ = answer.Body.Close()
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // Remove deletes the queues and exchanges with such names.
